@@ -5,6 +5,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -79,7 +80,7 @@ func TestCompletion(t *testing.T) {
 		g := NewWithT(t)
 		for _, path := range []string{"autonode", "kubectl-autonode"} {
 			g.Expect(run(t, path, "__complete", "rel")).To(HavePrefix("release\t"))
-			g.Expect(run(t, path, "__complete", "release", "inspect", "-o", "")).To(HavePrefix("table\njson\nyaml\nname\n"))
+			g.Expect(run(t, path, "__complete", "release", "inspect", "-o", "")).To(HavePrefix("json\nyaml\nname\n"))
 		}
 	})
 	t.Run("When a shell is set up, it should print the script for it", func(t *testing.T) {
@@ -118,5 +119,25 @@ func TestClusterFlags(t *testing.T) {
 			}
 			g.Expect(named).To(BeNumerically(">", 0))
 		})
+	}
+}
+
+func TestOutputs(t *testing.T) {
+	g, root := NewWithT(t), newCommand("autonode")
+	for _, name := range []string{
+		"check", "cost", "describe cluster", "hosted-cluster create", "nodes", "offerings", "release inspect", "release new", "version", "why node", "why pod",
+	} {
+		t.Run("When autonode "+name+" prints what it has read, it should have the formats of all commands, and kubectl's error", func(t *testing.T) {
+			g, args := NewWithT(t), strings.Fields(name)
+			out, err := run(t, "autonode", append(append([]string{"__complete"}, args...), "--output", "")...)
+			g.Expect(out, err).To(HavePrefix("json\nyaml\nname\n"))
+			_, err = run(t, "autonode", append(args, "-o", "table")...)
+			g.Expect(err).To(MatchError(HavePrefix(`unable to match a printer suitable for the output format "table", allowed formats are: json,yaml,name`)))
+		})
+	}
+	for _, cmd := range commands(root) {
+		if parent := cmd.Parent(); parent.GroupID == "look" || cmd.GroupID == "look" {
+			g.Expect(cmd.Flags().Lookup("output") != nil).To(Equal(cmd.Name() != "dump"), cmd.CommandPath())
+		}
 	}
 }

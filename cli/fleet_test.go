@@ -10,7 +10,7 @@ import (
 
 func TestWrongCosts(t *testing.T) {
 	testWrong(t, "testdata/wrong-cost.golden", []string{
-		"cost a", "cost --by zone", "cost -o wide", "cost --watch -o json", "cost --watch=perhaps", "cost",
+		"cost a", "cost --by zone", "cost -o table", "cost --watch -o json", "cost --watch=perhaps", "cost",
 	})
 	t.Run("When help is requested, it should list the command in its group", func(t *testing.T) {
 		out, err := run(t, "autonode", "--help")

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -29,15 +30,14 @@ func newVersionCommand(info about.Info) *cobra.Command {
   # For a script
   autonode version -o json | jq -r .version`,
 	}, &o)
-	printer.AddFlag(cmd, &o.output, "output format", "text", "json", "yaml")
+	printer.AddFlag(cmd, &o.output)
 	return cmd
 }
 
 // Run implements command.Options.
 func (o *versionOptions) Run(_ context.Context, streams command.Streams) error {
-	if o.output != "text" {
-		return printer.Encode(streams.Out, o.output, o.info)
-	}
-	_, err := fmt.Fprint(streams.Out, o.info)
-	return err
+	return printer.Print(streams.Out, o.output, o.info, func(to io.Writer) error {
+		_, err := fmt.Fprint(to, o.info)
+		return err
+	}, o.info.Program+" "+o.info.Version)
 }

@@ -56,7 +56,7 @@ The command writes nothing, and exits with code 1 if something is wrong.`,
 	o.Management.Add(cmd, cluster.Management, nil)
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of NAME; without it that of the context")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
-	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")
+	printer.AddFlag(cmd, &o.Output)
 	return cmd
 }
 
@@ -101,7 +101,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 			return err
 		}
 	}
-	if err := report.print(streams.Out, o.Output); err != nil {
+	if err := printer.Print(streams.Out, o.Output, report, report.print, report.subjects()...); err != nil {
 		return err
 	}
 	return report.err()

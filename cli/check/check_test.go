@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/autonode-io/autonode/cli/condition"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 	"github.com/autonode-io/autonode/manifests"
 )
@@ -31,7 +31,7 @@ import (
 func lines(t *testing.T, report *Report) string {
 	t.Helper()
 	out := bytes.NewBufferString("\n")
-	NewWithT(t).Expect(report.print(out, "text")).To(Succeed())
+	NewWithT(t).Expect(report.print(out)).To(Succeed())
 	return out.String()
 }
 
@@ -219,9 +219,9 @@ func TestControlPlane(t *testing.T) {
 func TestHostileOutput(t *testing.T) {
 	const hostile = printertest.Hostile
 	report := &Report{}
-	report.condition(Wrong, hostile, hostile, &metav1.Condition{Type: hostile, Reason: hostile, Message: hostile})
-	printertest.Harmless(t, "check", func(to io.Writer) error { return report.print(to, "text") })
-	printertest.Harmless(t, "check -o json", func(to io.Writer) error { return report.print(to, "json") })
+	report.condition(hostile, &metav1.Condition{Type: hostile, Reason: hostile, Message: hostile})
+	printertest.Harmless(t, "check", func(to io.Writer) error { return report.print(to) })
+	printertest.Harmless(t, "check -o json", func(to io.Writer) error { return printer.Encode(to, "json", report) })
 }
 
 func TestKarpenter(t *testing.T) {

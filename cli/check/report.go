@@ -109,10 +109,14 @@ func (r *Report) err() error {
 		r.Wrong, english.Plural(len(r.Checks), "check", ""), marks[Wrong])
 }
 
-func (r *Report) print(to io.Writer, output string) error {
-	if output != "text" {
-		return printer.Encode(to, output, r)
+func (r *Report) subjects() (subjects []string) {
+	for i := range r.Checks {
+		subjects = append(subjects, r.Checks[i].Subject)
 	}
+	return subjects
+}
+
+func (r *Report) print(to io.Writer) error {
 	for i := range r.Checks {
 		check := &r.Checks[i]
 		printer.Printf(to, "%s %s: %s\n", marks[check.Result], check.Subject, check.Message)

@@ -24,8 +24,8 @@ const (
 // Add adds --dry-run.
 func (d *DryRun) Add(cmd *cobra.Command) {
 	*d = DryRunNone
-	command.AddChoice(cmd, (*string)(d), "dry-run", "", "none; client to write nothing; or server to let the API server try it",
-		"--dry-run %q: must be none, client or server", string(DryRunNone), string(DryRunClient), string(DryRunServer))
+	command.AddChoice(cmd, (*string)(d), "dry-run", "", "client writes nothing, server lets the API server try it", string(DryRunNone),
+		string(DryRunClient), string(DryRunServer))
 }
 
 // Suffix follows what would be done.

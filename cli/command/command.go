@@ -191,9 +191,9 @@ func RequireFlags(cmd *cobra.Command, flags ...string) {
 
 // choice is a flag that takes one of a few values.
 type choice struct {
+	flag   string
 	value  *string
 	values []string
-	wrong  string
 }
 
 // choiceError reports another value.
@@ -204,16 +204,20 @@ func (choice) Type() string     { return "string" }
 
 // Set implements pflag.Value.
 func (c choice) Set(value string) error {
-	if !slices.Contains(c.values, value) {
-		return choiceError{fmt.Errorf(c.wrong, value)}
+	switch {
+	case slices.Contains(c.values, value):
+		*c.value = value
+		return nil
+	case c.flag == "output": // in kubectl's words
+		return choiceError{fmt.Errorf("unable to match a printer suitable for the output format %q, allowed formats are: %s", value,
+			strings.Join(c.values, ","))}
 	}
-	*c.value = value
-	return nil
+	return choiceError{fmt.Errorf("--%s %q: must be one of %s", c.flag, value, strings.Join(c.values, ", "))}
 }
 
-// AddChoice adds a flag that takes one of a few values, and completes them. wrong is the format of the error for another value.
-func AddChoice(cmd *cobra.Command, value *string, flag, shorthand, usage, wrong string, values ...string) {
-	cmd.Flags().VarP(choice{value, values, wrong}, flag, shorthand, usage)
+// AddChoice adds a flag that takes one of a few values, and completes them.
+func AddChoice(cmd *cobra.Command, value *string, flag, shorthand, usage string, values ...string) {
+	cmd.Flags().VarP(choice{flag, value, values}, flag, shorthand, usage+": "+strings.Join(values, ", "))
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag is one of the command's own
 	}

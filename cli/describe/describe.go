@@ -24,6 +24,7 @@ import (
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/explain"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/why"
 )
 
@@ -31,6 +32,7 @@ import (
 type Options struct {
 	Management, Guest cluster.Flags
 	Name, Namespace   string
+	Output            string
 }
 
 // NewCommand returns `autonode describe`.
@@ -53,12 +55,13 @@ The command reads the management cluster: the HostedCluster, its Cluster, Karpen
 pods, of which it explains the oldest as ` + "`autonode why pod`" + ` does. A line begins with ! where something is wrong or waits.
 The last line repeats the first of them: what comes after it often waits for it.`,
 		Example: `  autonode describe cluster clusters/blue
-  autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig`,
+  autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig
+  autonode describe cluster clusters/blue -o json | jq -r '.. | .wrong? // empty'`,
 		Args: command.ExactlyOne(&o.Name, "NAME", "the HostedCluster, like clusters/blue"),
 	}, &o)
-	flags := cmd.Flags()
 	o.Management.Add(cmd, cluster.Management, &o.Guest)
-	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
+	printer.AddFlag(cmd, &o.Output)
 	return cmd
 }
 
@@ -90,7 +93,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 			v.exists(err, "why pod "+v.oldest.Name+" is pending")
 		}
 	}
-	return v.print(streams.Out)
+	return v.print(streams.Out, o.Output)
 }
 
 // view is what a tree is made of. What doesn't exist is nil.

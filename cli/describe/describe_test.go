@@ -25,6 +25,7 @@ import (
 	"github.com/autonode-io/autonode/cli/check"
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/explain"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 )
 
@@ -211,10 +212,38 @@ Wrong: Cluster clusters-blue/blue: there is none; create it, or correct spec.inf
 			v := healthy()
 			test.change(v)
 			var out bytes.Buffer
-			NewWithT(t).Expect(v.print(&out)).To(Succeed())
+			NewWithT(t).Expect(v.print(&out, "")).To(Succeed())
 			if diff := cmp.Diff(test.want, "\n"+out.String()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
+		})
+	}
+}
+
+func TestOutput(t *testing.T) {
+	v := healthy()
+	v.nodeClaims[0].Status = karpv1.NodeClaimStatus{}
+	v.nodeClaims[0].StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeLaunched, "LaunchFailed", "quota exceeded")
+	v.classes, v.machines, v.problems = nil, nil, []string{"reading Machines: forbidden"}
+	for format, want := range map[string]string{
+		"name": "HostedCluster clusters/blue\nCluster clusters-blue/blue\nKarpenter clusters-blue/karpenter\nNodePool general\nNodeClaim general-1\n",
+		"yaml": `below:
+- text: Cluster clusters-blue/blue  Provisioned
+- text: Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
+- below:
+  - text: NodeClaim general-1  c2  launching
+    wrong: 'Launched (LaunchFailed): quota exceeded'
+  text: NodePool general
+problems:
+- 'reading Machines: forbidden'
+text: HostedCluster clusters/blue  Enabled  release 1.36.3+autonode.0.1.0, the operator's
+  default  1 node
+`,
+	} {
+		t.Run("When a script requests "+format+", it should get the tree", func(t *testing.T) {
+			var out bytes.Buffer
+			NewWithT(t).Expect(v.print(&out, format)).To(Succeed())
+			NewWithT(t).Expect(cmp.Diff(want, out.String())).To(BeEmpty())
 		})
 	}
 }
@@ -287,5 +316,7 @@ func TestHostileOutput(t *testing.T) {
 	v.problems = []string{hostile}
 	v.pending, v.oldest, v.answer = 2, pendingPod(hostile), &explain.PodAnswer{Summary: hostile, NodePools: []explain.NodePoolAnswer{{Name: hostile, Reason: hostile}}}
 	v.clusterFaults.Checks, v.karpenterFaults.Checks = []check.Check{{Message: hostile}}, []check.Check{{Message: hostile}}
-	printertest.Harmless(t, "describe cluster", func(to io.Writer) error { return v.print(to) })
+	for _, format := range append(printer.Formats, "") {
+		printertest.Harmless(t, "describe cluster -o "+format, func(to io.Writer) error { return v.print(to, format) })
+	}
 }

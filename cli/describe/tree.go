@@ -34,28 +34,31 @@ import (
 // maxMessage is the longest message of a condition that is shown, in bytes.
 const maxMessage = 240
 
-// item is a line of the tree, with those below it.
+// item is a line of the tree, with those below it. Scripts may rely on its JSON.
 type item struct {
-	text string
-	// wrong reports what is wrong with it; empty if nothing is.
-	wrong string
-	below []*item
+	// Text is the object's kind and name, and, after two spaces each, what is known of it.
+	Text string `json:"text"`
+	// Wrong reports what is wrong with it; empty if nothing is.
+	Wrong string  `json:"wrong,omitempty"`
+	Below []*item `json:"below,omitempty"`
+	// Problems are objects that couldn't be read. The root has them.
+	Problems []string `json:"problems,omitempty"`
 }
 
 func newItem(format string, args ...any) *item {
-	return &item{text: message.Line(fmt.Sprintf(format, args...))}
+	return &item{Text: message.Line(fmt.Sprintf(format, args...))}
 }
 
 // add adds a line below.
 func (i *item) add(below *item) *item {
-	i.below = append(i.below, below)
+	i.Below = append(i.Below, below)
 	return below
 }
 
 // condition reports that a condition has the wrong status, if nothing else is reported.
 func (i *item) condition(kind, reason, text string) {
-	if i.wrong == "" {
-		i.wrong = message.Cut(message.Line(fmt.Sprintf("%s (%s): %s", kind, reason, text)), maxMessage)
+	if i.Wrong == "" {
+		i.Wrong = message.Cut(message.Line(fmt.Sprintf("%s (%s): %s", kind, reason, text)), maxMessage)
 	}
 }
 
@@ -92,7 +95,7 @@ func (v *view) tree() *item {
 		func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) }) {
 		item := root.add(machineItem(machine))
 		if v.guest && machine.DeletionTimestamp.IsZero() {
-			item.text += "  without a NodeClaim"
+			item.Text += "  without a NodeClaim"
 		}
 	}
 	if v.oldest != nil {
@@ -135,14 +138,14 @@ func (v *view) pendingItem() *item {
 	key := client.ObjectKeyFromObject(v.oldest)
 	item := newItem("%s  the oldest is %s, %s old", english.Plural(v.pending, "pod is pending", "pods are pending"), key,
 		duration.HumanDuration(time.Since(v.oldest.CreationTimestamp.Time)))
-	item.wrong = fmt.Sprintf("see `autonode why pod %s`", key)
+	item.Wrong = fmt.Sprintf("see `autonode why pod %s`", key)
 	if v.answer != nil {
-		item.wrong = v.answer.Summary
+		item.Wrong = v.answer.Summary
 		if v.answer.Decision == explain.Unschedulable && len(v.answer.NodePools) > 0 {
-			item.wrong += fmt.Sprintf("; NodePool %s: %s", v.answer.NodePools[0].Name, v.answer.NodePools[0].Reason)
+			item.Wrong += fmt.Sprintf("; NodePool %s: %s", v.answer.NodePools[0].Name, v.answer.NodePools[0].Reason)
 		}
 	}
-	item.wrong = message.Cut(message.Line(item.wrong), maxMessage)
+	item.Wrong = message.Cut(message.Line(item.Wrong), maxMessage)
 	return item
 }
 
@@ -150,7 +153,7 @@ func (v *view) clusterItem() *item {
 	key := client.ObjectKey{Namespace: v.hostedCluster.ControlPlaneNamespace(), Name: v.hostedCluster.ClusterName()}
 	if v.cluster == nil {
 		item := newItem("Cluster %s", key)
-		item.wrong = "there is none; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster"
+		item.Wrong = "there is none; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster"
 		return item
 	}
 	item := newItem("Cluster %s  %s", key, cmp.Or(v.cluster.Status.Phase, "no phase yet"))
@@ -161,8 +164,8 @@ func (v *view) clusterItem() *item {
 // faults reports the first check that isn't OK, if nothing else is reported.
 func (i *item) faults(checks []check.Check) {
 	for _, c := range checks {
-		if c.Result != check.OK && i.wrong == "" {
-			i.wrong = message.Cut(message.Line(fmt.Sprintf("%s: %s; %s", c.Subject, c.Message, c.Fix)), maxMessage)
+		if c.Result != check.OK && i.Wrong == "" {
+			i.Wrong = message.Cut(message.Line(fmt.Sprintf("%s: %s; %s", c.Subject, c.Message, c.Fix)), maxMessage)
 		}
 	}
 }
@@ -181,7 +184,7 @@ func (v *view) componentItem() *item {
 	}
 	item.faults(v.karpenterFaults.Checks)
 	if c.Status.ImageOverride != "" {
-		item.text += message.Line("  image overridden: " + c.Status.ImageOverride)
+		item.Text += message.Line("  image overridden: " + c.Status.ImageOverride)
 	}
 	return item
 }
@@ -207,7 +210,7 @@ func classItem(class *v1alpha1.ClusterAPINodeClass) *item {
 		}
 	}
 	if cheapest := class.Status.Cheapest; cheapest != "" && unavailable < len(class.Status.Templates) {
-		item.text += message.Line("  from " + cheapest)
+		item.Text += message.Line("  from " + cheapest)
 	}
 	return item
 }
@@ -215,7 +218,7 @@ func classItem(class *v1alpha1.ClusterAPINodeClass) *item {
 func poolItem(pool *karpv1.NodePool) *item {
 	item := newItem("NodePool %s", pool.Name)
 	if nodes, ok := pool.Status.Resources["nodes"]; ok {
-		item.text += "  " + english.Plural(int(nodes.Value()), "node", "")
+		item.Text += "  " + english.Plural(int(nodes.Value()), "node", "")
 	}
 	for _, c := range pool.Status.Conditions {
 		if c.Status == metav1.ConditionFalse && c.Type != status.ConditionReady {
@@ -247,7 +250,7 @@ func (v *view) claims(pool *item, name string, machines map[string]*clusterv1.Ma
 func claimItem(claim *karpv1.NodeClaim) *item {
 	item := newItem("NodeClaim %s  %s", claim.Name, cmp.Or(claim.Labels[corev1.LabelInstanceTypeStable], "no instance type yet"))
 	if !claim.DeletionTimestamp.IsZero() {
-		item.text += "  draining"
+		item.Text += "  draining"
 		return item
 	}
 	for _, step := range []struct{ condition, state string }{
@@ -258,16 +261,16 @@ func claimItem(claim *karpv1.NodeClaim) *item {
 		if c.IsTrue() {
 			continue
 		}
-		item.text += "  " + step.state
+		item.Text += "  " + step.state
 		if c != nil && (c.Status == metav1.ConditionFalse || c.Reason != "AwaitingReconciliation" && c.Message != "" &&
 			c.Message != "object is awaiting reconciliation") {
 			item.condition(c.Type, c.Reason, c.Message)
 		}
 		return item
 	}
-	item.text += "  ready"
+	item.Text += "  ready"
 	if c := claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); c.IsTrue() {
-		item.text += message.Line("  drifted: " + c.Reason)
+		item.Text += message.Line("  drifted: " + c.Reason)
 	}
 	return item
 }
@@ -281,7 +284,7 @@ func machineItem(machine *clusterv1.Machine) *item {
 		}
 	}
 	if clusterstatus.Hangs(machine, time.Now()) {
-		item.wrong = message.Cut(message.Line("hangs in deletion: "+cmp.Or(clusterstatus.Holds(machine), "no reason is given")), maxMessage)
+		item.Wrong = message.Cut(message.Line("hangs in deletion: "+cmp.Or(clusterstatus.Holds(machine), "no reason is given")), maxMessage)
 	}
 	return item
 }
@@ -296,9 +299,29 @@ func nodeItem(node *corev1.Node) *item {
 	return item
 }
 
-// print prints the tree, what couldn't be read, and the first thing that is wrong.
-func (v *view) print(to io.Writer) error {
+// print prints the tree in the format of --output.
+func (v *view) print(to io.Writer, format string) error {
 	root := v.tree()
+	root.Problems = v.problems
+	return printer.Print(to, format, root, func(to io.Writer) error { return v.text(to, root) }, root.names()...)
+}
+
+// name is the object's kind and name.
+func (i *item) name() string {
+	name, _, _ := strings.Cut(i.Text, "  ")
+	return name
+}
+
+func (i *item) names() []string {
+	names := []string{i.name()}
+	for _, below := range i.Below {
+		names = append(names, below.names()...)
+	}
+	return names
+}
+
+// text prints the tree, what couldn't be read, and the first thing that is wrong.
+func (v *view) text(to io.Writer, root *item) error {
 	root.print(to, "", "")
 	for _, problem := range v.problems {
 		printer.Line(to, problem)
@@ -316,26 +339,25 @@ func (v *view) print(to io.Writer) error {
 		return err
 	}
 	prefix := "Wrong"
-	if v.oldest != nil && wrong == root.below[len(root.below)-1] {
+	if v.oldest != nil && wrong == root.Below[len(root.Below)-1] {
 		prefix = "Waits"
 	}
-	name, _, _ := strings.Cut(wrong.text, "  ")
-	printer.Printf(to, "%s: %s: %s\n", prefix, name, wrong.wrong)
+	printer.Printf(to, "%s: %s: %s\n", prefix, wrong.name(), wrong.Wrong)
 	return nil
 }
 
 // print prints a line after one prefix, and those below it after another.
 func (i *item) print(to io.Writer, first, others string) {
-	printer.Printf(to, "%s %s%s\n", mark(i), first, i.text)
+	printer.Printf(to, "%s %s%s\n", mark(i), first, i.Text)
 	gap := others
-	if len(i.below) > 0 {
+	if len(i.Below) > 0 {
 		gap += "│  "
 	}
-	if i.wrong != "" {
-		printer.Printf(to, "  %s   %s\n", gap, i.wrong)
+	if i.Wrong != "" {
+		printer.Printf(to, "  %s   %s\n", gap, i.Wrong)
 	}
-	for n, below := range i.below {
-		if n == len(i.below)-1 {
+	for n, below := range i.Below {
+		if n == len(i.Below)-1 {
 			below.print(to, others+"└─ ", others+"   ")
 		} else {
 			below.print(to, others+"├─ ", others+"│  ")
@@ -344,7 +366,7 @@ func (i *item) print(to io.Writer, first, others string) {
 }
 
 func mark(i *item) string {
-	if i.wrong != "" {
+	if i.Wrong != "" {
 		return "!"
 	}
 	return " "
@@ -352,13 +374,13 @@ func mark(i *item) string {
 
 // first returns the first item with which something is wrong, nil for none. What a HostedCluster reports of something below it is below.
 func (i *item) first() *item {
-	for _, below := range i.below {
-		if found := below.first(); found != nil && (i.wrong == "" || strings.HasPrefix(i.wrong, v1beta1.NodeClassReady) ||
-			strings.HasPrefix(i.wrong, v1beta1.OfferingsAvailable)) {
+	for _, below := range i.Below {
+		if found := below.first(); found != nil && (i.Wrong == "" || strings.HasPrefix(i.Wrong, v1beta1.NodeClassReady) ||
+			strings.HasPrefix(i.Wrong, v1beta1.OfferingsAvailable)) {
 			return found
 		}
 	}
-	if i.wrong != "" {
+	if i.Wrong != "" {
 		return i
 	}
 	return nil

@@ -25,7 +25,6 @@ import (
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
-	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/manifests"
 )
 
@@ -102,8 +101,7 @@ operator may then write there under names that end in the Cluster's.`,
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace,
 		"namespace of the operator, which gets rights in a shared namespace")
 	o.DryRun.Add(cmd)
-	command.AddChoice(cmd, &o.Output, "output", "o", "yaml to print the HostedCluster instead of what was done, or name",
-		"--output %q: use yaml or name", "yaml", "name")
+	printer.AddFlag(cmd, &o.Output)
 	command.RequireFlags(cmd, "cluster")
 	return cmd
 }
@@ -273,34 +271,25 @@ func (o *CreateOptions) write(ctx context.Context, management client.Client, con
 }
 
 func (o *CreateOptions) print(out io.Writer, hostedCluster *v1beta1.HostedCluster) error {
-	name := "hostedcluster.autonode.io/" + hostedCluster.Name
-	switch o.Output {
-	case "name":
-		_, err := fmt.Fprintln(out, message.Line(name))
-		return err
-	case "yaml":
-		content, err := printer.YAML(printer.Object{
-			TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "HostedCluster"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: hostedCluster.Namespace, Name: hostedCluster.Name}, Spec: hostedCluster.Spec,
-		})
-		if err != nil {
-			return err
-		}
+	if o.Output == "yaml" {
 		if o.Shared {
 			printer.Printf(out, "# access: %s\n", o.accessCommand(hostedCluster.Namespace))
 		}
 		printer.Printf(out, "# consent: kubectl -n %s annotate cluster %s %s=%s\n", hostedCluster.ControlPlaneNamespace(), hostedCluster.Name,
 			v1beta1.ConsentAnnotation, client.ObjectKeyFromObject(hostedCluster).String())
-		_, err = out.Write(content)
-		return err
 	}
-	suffix := o.DryRun.Suffix()
-	printer.Printf(out, "cluster.cluster.x-k8s.io/%s annotated%s\n", hostedCluster.Name, suffix)
-	printer.Printf(out, "%s created%s\n", name, suffix)
-	if suffix == "" {
-		printer.Printf(out, "Follow it: kubectl -n %s get hostedclusters.autonode.io %s --watch\n", hostedCluster.Namespace, hostedCluster.Name)
-	}
-	return nil
+	name, suffix := "hostedcluster.autonode.io/"+hostedCluster.Name, o.DryRun.Suffix()
+	return printer.Print(out, o.Output, printer.Object{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "HostedCluster"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: hostedCluster.Namespace, Name: hostedCluster.Name}, Spec: hostedCluster.Spec,
+	}, func(to io.Writer) error {
+		printer.Printf(to, "cluster.cluster.x-k8s.io/%s annotated%s\n", hostedCluster.Name, suffix)
+		printer.Printf(to, "%s created%s\n", name, suffix)
+		if suffix == "" {
+			printer.Printf(to, "Follow it: kubectl -n %s get hostedclusters.autonode.io %s --watch\n", hostedCluster.Namespace, hostedCluster.Name)
+		}
+		return nil
+	}, name)
 }
 
 // notInstalled reports whether the management cluster serves no kind of AutoNode's or Cluster API's.

@@ -50,7 +50,7 @@ var errNoNodeClaims = errors.New("this cluster has no NodeClaims, so Karpenter d
 type Options struct {
 	Cluster                  cluster.Flags
 	NodePool, SortBy, Output string
-	Watch                    bool
+	Watch                    watch.Flag
 }
 
 // NewCommand returns `autonode nodes`.
@@ -73,22 +73,14 @@ the node's label eks-node-viewer/instance-price has.`,
 	o.Cluster.Add(cmd, cluster.Guest, nil)
 	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; without it all nodes")
 	o.SortBy = "name"
-	names := slices.Sorted(maps.Keys(orders))
-	list := strings.Join(names, ", ")
-	command.AddChoice(cmd, &o.SortBy, "sort-by", "", list+"; the youngest, dearest and fullest first", "--sort-by %q: use one of "+list,
-		names...)
-	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
-	printer.AddFlag(cmd, &o.Output, "output format", "table", "json", "yaml", "name")
+	command.AddChoice(cmd, &o.SortBy, "sort-by", "", "order, the youngest, dearest and fullest first", slices.Sorted(maps.Keys(orders))...)
+	o.Watch.Add(cmd)
+	printer.AddFlag(cmd, &o.Output)
 	return cmd
 }
 
 // Validate implements command.Options.
-func (o *Options) Validate() error {
-	if o.Watch && o.Output != "table" {
-		return fmt.Errorf("--watch shows tables: leave out --output %s", o.Output)
-	}
-	return nil
-}
+func (o *Options) Validate() error { return o.Watch.Validate(o.Output) }
 
 // Run prints the nodes, once or until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {

@@ -24,8 +24,6 @@ import (
 	"github.com/autonode-io/autonode/cli/printer"
 )
 
-var outputs = []string{"table", "json", "yaml", "name"}
-
 // reasons are what the values of unavailable in a node class's status mean.
 var reasons = map[string]string{
 	"Paused":                 "its source or the Cluster is paused",
@@ -61,7 +59,7 @@ selects, cheapest first, at most one hundred. What a NodePool may launch of them
 	flags := cmd.Flags()
 	o.Cluster.Add(cmd, cluster.Guest, nil)
 	flags.StringVar(&o.NodeClass, "node-class", "", "show what one ClusterAPINodeClass offers; without it all")
-	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
+	printer.AddFlag(cmd, &o.Output)
 	return cmd
 }
 

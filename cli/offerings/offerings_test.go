@@ -16,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 )
 
@@ -47,7 +48,7 @@ func TestOfferings(t *testing.T) {
 		classes                                []v1alpha1.ClusterAPINodeClass
 	}{
 		{
-			name: "When node classes offer templates, it should show each, and why some can't be launched", output: "table",
+			name: "When node classes offer templates, it should show each, and why some can't be launched",
 			classes: []v1alpha1.ClusterAPINodeClass{
 				classOf("second", 0, nil, later), classOf("default", 3, []status.Condition{failed, {Type: status.ConditionReady, Status: metav1.ConditionFalse}}, small, gpu),
 			},
@@ -61,7 +62,7 @@ default: 3 more, which are dearer, aren't in the status
 default: OfferingsAvailable is False (InsufficientCapacity): no capacity for g8 in zone a
 `,
 		}, {
-			name: "When a quota is exhausted, it should say which, though others can be launched", output: "table",
+			name:    "When a quota is exhausted, it should say which, though others can be launched",
 			classes: []v1alpha1.ClusterAPINodeClass{classOf("default", 0, []status.Condition{quota}, small, exhausted)},
 			want: `
 NODECLASS  TYPE      ARCH   CPU  MEMORY  PODS  GPU               PRICE/H  SPOT/H  ZONES  SOURCE                     AVAILABLE
@@ -87,10 +88,10 @@ nodeClasses:
     unavailable: OfALaterVersion
 `,
 		}, {
-			name: "When there is no such node class, it should say which there are", nodeClass: "absent", output: "table",
+			name: "When there is no such node class, it should say which there are", nodeClass: "absent",
 			classes: []v1alpha1.ClusterAPINodeClass{classOf("default", 0, nil, small)}, problem: `there is no ClusterAPINodeClass "absent"; there are default`, want: "\n",
 		}, {
-			name: "When nothing is offered, it should say where to look", output: "table", classes: []v1alpha1.ClusterAPINodeClass{classOf("default", 0, nil)},
+			name: "When nothing is offered, it should say where to look", classes: []v1alpha1.ClusterAPINodeClass{classOf("default", 0, nil)},
 			problem: "the platform offers nothing", want: "\nNODECLASS  TYPE  ARCH  CPU  MEMORY  PODS  GPU  PRICE/H  SPOT/H  ZONES  SOURCE  AVAILABLE\n0 templates\n",
 		},
 	} {
@@ -120,7 +121,7 @@ func TestHostileOutput(t *testing.T) {
 		InstanceType: hostile, Source: hostile, Architecture: hostile, Zones: []string{hostile}, Price: hostile, SpotPrice: hostile, Unavailable: hostile,
 		CPU: scalar.Text(hostile), GPU: map[string]scalar.Quantity{hostile: scalar.Text(hostile)},
 	})
-	for _, output := range outputs {
+	for _, output := range append(printer.Formats, "") {
 		printertest.Harmless(t, strings.TrimSpace("offerings -o "+output), func(to io.Writer) error {
 			return (&Options{Output: output}).print(to, []v1alpha1.ClusterAPINodeClass{class})
 		})

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -85,7 +86,7 @@ func YAML(view any) ([]byte, error) {
 	return content, nil
 }
 
-// Print writes a view in the format of --output: as JSON, as YAML, as names, a line each, or as text.
+// Print writes a view in the format of --output: as JSON, as YAML, as names, a line each, or, without one, as text.
 func Print(to io.Writer, format string, view any, text func(io.Writer) error, names ...string) error {
 	switch format {
 	case "json", "yaml":
@@ -151,11 +152,12 @@ func Documents(to io.Writer, objects ...any) error {
 	return nil
 }
 
-// AddFlag adds --output, whose default is the first format.
-func AddFlag(cmd *cobra.Command, value *string, usage string, formats ...string) {
-	*value = formats[0]
-	command.AddChoice(cmd, value, "output", "o", usage+": "+strings.Join(formats, ", "),
-		"--output %q: use one of "+strings.Join(formats, ", "), formats...)
+// Formats are the values of --output in every command that has the flag. Without it, a command prints text.
+var Formats = []string{"json", "yaml", "name"}
+
+// AddFlag adds --output. own are further formats of the command.
+func AddFlag(cmd *cobra.Command, value *string, own ...string) {
+	command.AddChoice(cmd, value, "output", "o", "output format, instead of text", slices.Concat(Formats, own)...)
 }
 
 // Dollars is a price or an amount; NaN is one that isn't known.

@@ -42,12 +42,10 @@ func newInspectCommand() *cobra.Command {
   autonode release inspect registry.example/release:1.36.3 -o name --registry-config pull-secret.json`,
 		Args: command.ExactlyOne(&o.Image, "IMAGE", "the payload to show, like registry.example/release:1.36.3"),
 	}, &o)
-	printer.AddFlag(cmd, &o.Output, "how to print it", inspectOutputs...)
+	printer.AddFlag(cmd, &o.Output)
 	o.add(cmd)
 	return cmd
 }
-
-var inspectOutputs = []string{"table", "json", "yaml", "name"}
 
 // Run prints the payload.
 func (o *InspectOptions) Run(ctx context.Context, streams command.Streams) error {

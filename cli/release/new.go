@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -69,9 +70,7 @@ The same input gives the same digest. A component that is given by tag is pinned
 	flags.StringArrayVar(&o.CRDs, "crds", nil, "a file or folder with a component's CustomResourceDefinitions, as NAME=PATH; repeat for more")
 	flags.StringArrayVar(&o.NodeImages, "node-image", nil, "what machines boot from, as ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE, "+
 		"where VARIANT is a region or a disk's format; repeat for more")
-	command.AddChoice(cmd, &o.Output, "output", "o",
-		"what to print: nothing special for the image by digest, or json or yaml for the payload's content",
-		"--output: %q is neither json nor yaml", "json", "yaml")
+	printer.AddFlag(cmd, &o.Output)
 	o.add(cmd)
 	command.RequireFlags(cmd, "version", "component")
 	return cmd

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -253,7 +254,7 @@ func TestReleaseErrors(t *testing.T) {
 		"When a node image can't be said in a payload, it should say so": {append([]string{"new", "--node-image", "amd64/kubevirt/eu=node:1", target}, minimal...), "kubevirt one image"},
 		"When CRDs have no path, it should show the form":                {append([]string{"new", "--crds", "b", target}, minimal...), "must be NAME=PATH"},
 		"When a folder has no CRDs, it should say so":                    {append([]string{"new", "--crds", "a=" + t.TempDir(), target}, minimal...), "has no .yaml, .yml or .json file"},
-		"When new's output has no such form, it should say so":           {append([]string{"new", target, "-o", "table"}, minimal...), `"table" is neither json nor yaml`},
+		"When new's output has no such form, it should say so":           {append([]string{"new", target, "-o", "table"}, minimal...), `the output format "table", allowed formats are: json,yaml,name`},
 		"When there are no credentials, it should say how to get them":   {[]string{"inspect", target}, "docker login " + r.host},
 		"When the registry config isn't there, it should name it":        {[]string{"inspect", target, "--registry-config", "/nowhere"}, "--registry-config: open /nowhere"},
 		"When the registry config lacks the registry, it should name both": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "empty.json"), `{"auths":{}}`)},
@@ -287,7 +288,7 @@ func TestHostileOutput(t *testing.T) {
 	release := &payload.Release{Version: hostile, Previous: []string{hostile}, Image: hostile, Digest: hostile,
 		Components: map[string]payload.Component{hostile: {Image: hostile, Versions: map[string]string{hostile: hostile}, CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}},
 		NodeImages: payload.NodeImages{hostile: {hostile: {hostile: hostile}}}}
-	for _, output := range inspectOutputs {
+	for _, output := range append(printer.Formats, "") {
 		printertest.Harmless(t, "release inspect -o "+output, func(out io.Writer) error { return viewOf(release).print(out, output) })
 	}
 }

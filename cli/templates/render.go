@@ -66,8 +66,7 @@ A source that can't be used is an error, as in the node class's conditions. The 
 	flags.StringVar(&o.Chosen.Zone, "zone", "", "zone of the node")
 	flags.StringVar(&o.Chosen.FailureDomain, "failure-domain", "", "failure domain of the Machine; without it the zone")
 	o.Chosen.CapacityType = "on-demand"
-	command.AddChoice(cmd, &o.Chosen.CapacityType, "capacity-type", "", "on-demand or spot", "--capacity-type %q: use on-demand or spot",
-		"on-demand", "spot")
+	command.AddChoice(cmd, &o.Chosen.CapacityType, "capacity-type", "", "capacity type of the node", "on-demand", "spot")
 	return cmd
 }
 

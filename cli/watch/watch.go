@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -26,6 +27,22 @@ const (
 	redrawInterval = time.Second
 	ageInterval    = 10 * time.Second
 )
+
+// Flag is a command's --watch.
+type Flag bool
+
+// Add adds the flag.
+func (f *Flag) Add(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP((*bool)(f), "watch", "w", false, "show the table again whenever something changes, until interrupted")
+}
+
+// Validate rejects an output format in which nothing is watched.
+func (f Flag) Validate(format string) error {
+	if f && format != "" {
+		return fmt.Errorf("--watch shows tables: leave out --output %s", format)
+	}
+	return nil
+}
 
 // Kinds are those that a table is made of.
 type Kinds struct {

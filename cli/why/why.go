@@ -50,7 +50,7 @@ func (o *Options) add(cmd *cobra.Command) {
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
 	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "",
 		"namespace of the guest's control plane, instead of --hosted-cluster")
-	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")
+	printer.AddFlag(cmd, &o.Output)
 }
 
 // PodOptions are those of `autonode why pod`.
@@ -86,7 +86,7 @@ func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
 	return printer.Print(streams.Out, o.Output, answer, func(to io.Writer) error {
 		printPodAnswer(to, answer)
 		return nil
-	})
+	}, answer.Pod)
 }
 
 // ExplainPod explains why a pod of the guest has no node.
@@ -131,7 +131,7 @@ func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
 	return printer.Print(streams.Out, o.Output, answer, func(to io.Writer) error {
 		printNodeAnswer(to, answer)
 		return nil
-	})
+	}, answer.Node)
 }
 
 // Validate implements command.Options.

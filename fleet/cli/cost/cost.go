@@ -45,7 +45,7 @@ func errNotServed(kind string) error {
 type Options struct {
 	Management          cluster.Flags
 	Account, By, Output string
-	Watch               bool
+	Watch               watch.Flag
 }
 
 // NewCommand returns `autonode cost`.
@@ -66,24 +66,17 @@ for what is unused.`,
   autonode cost --by capacity-type -o json
   autonode cost -o csv > cost.csv`,
 	}, &o)
-	flags := cmd.Flags()
 	o.Management.Add(cmd, cluster.Management, nil)
-	flags.StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
+	cmd.Flags().StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
 	o.By = "cluster"
-	by := strings.Join(groupNames, ", ")
-	command.AddChoice(cmd, &o.By, "by", "", "what a row is of: "+by, "--by %q: use one of "+by, groupNames...)
-	printer.AddFlag(cmd, &o.Output, "how to print it", "table", "json", "yaml", "csv")
-	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
+	command.AddChoice(cmd, &o.By, "by", "", "what a row is of", groupNames...)
+	printer.AddFlag(cmd, &o.Output, "csv")
+	o.Watch.Add(cmd)
 	return cmd
 }
 
 // Validate implements command.Options.
-func (o *Options) Validate() error {
-	if o.Watch && o.Output != "table" {
-		return fmt.Errorf("--watch shows tables; leave out --output %s", o.Output)
-	}
-	return nil
-}
+func (o *Options) Validate() error { return o.Watch.Validate(o.Output) }
 
 // Run prints the costs once, or whenever a watch has reported something until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {

@@ -88,7 +88,11 @@ func printCosts(to io.Writer, costs []accountCost, group group, output string) e
 	if output == "csv" {
 		return printFOCUS(to, costs)
 	}
-	return printer.Print(to, output, viewCosts(costs, group), func(to io.Writer) error { return tabulate(to, costs, group) })
+	var names []string
+	for _, c := range costs {
+		names = append(names, cmp.Or(c.Account, "without an account"))
+	}
+	return printer.Print(to, output, viewCosts(costs, group), func(to io.Writer) error { return tabulate(to, costs, group) }, names...)
 }
 
 // tabulate writes the rows, what is used of commitments and reservations, and what is saved in all.
