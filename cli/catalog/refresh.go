@@ -10,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,6 +53,7 @@ It needs the verbs get and patch on instancetypecatalogs in the catalog's namesp
 	o.Management.Add(cmd, cluster.Management, nil)
 	o.add(flags)
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the catalog; without it that of the context")
+	o.Management.Complete(cmd, &corev1.Namespace{}, "namespace")
 	o.DryRun.Add(cmd)
 	flags.IntVar(&o.MaxClosed, "max-closed", 10, "percentage of the instance types with a price that may lose it")
 	command.RequireFlags(cmd, "name")

@@ -9,9 +9,11 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
@@ -57,6 +59,8 @@ The command writes nothing, and exits with code 1 if something is wrong.`,
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of NAME; without it that of the context")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
 	printer.AddFlag(cmd, &o.Output)
+	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "")
+	o.Management.Complete(cmd, &corev1.Namespace{}, "namespace", "operator-namespace")
 	return cmd
 }
 

@@ -49,7 +49,7 @@ type Options interface {
 // New completes a command that runs options, which its flags and arguments fill. Without cmd.Args it takes flags only.
 func New(cmd *cobra.Command, o Options) *cobra.Command {
 	if cmd.Args == nil {
-		cmd.Args = noArgs
+		cmd.Args, cmd.ValidArgsFunction = noArgs, cobra.NoFileCompletions
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, o) }
 	return cmd
@@ -218,7 +218,14 @@ func (c choice) Set(value string) error {
 // AddChoice adds a flag that takes one of a few values, and completes them.
 func AddChoice(cmd *cobra.Command, value *string, flag, shorthand, usage string, values ...string) {
 	cmd.Flags().VarP(choice{flag, value, values}, flag, shorthand, usage+": "+strings.Join(values, ", "))
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	Complete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// Complete completes the values of a flag, or, with an empty name, the arguments of a command.
+func Complete(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
+	if flag == "" {
+		cmd.ValidArgsFunction = complete
+	} else if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err) // the flag is one of the command's own
 	}
 }

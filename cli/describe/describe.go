@@ -62,6 +62,8 @@ The last line repeats the first of them: what comes after it often waits for it.
 	o.Management.Add(cmd, cluster.Management, &o.Guest)
 	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
 	printer.AddFlag(cmd, &o.Output)
+	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "")
+	o.Management.Complete(cmd, &corev1.Namespace{}, "namespace")
 	return cmd
 }
 

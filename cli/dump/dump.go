@@ -16,6 +16,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
@@ -72,6 +73,8 @@ removes what looks like a secret. What can't be read is listed in errors.txt.`,
 	o.Management.Add(cmd, cluster.Management, &o.Guest)
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the one HostedCluster to collect; without it all")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
+	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "hosted-cluster")
+	o.Management.Complete(cmd, &corev1.Namespace{}, "operator-namespace")
 	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; without it "+
 		"autonode-dump-TIME.tar.gz here")
 	flags.Int64Var(&o.LogLines, "log-lines", 5000, "how many of the last lines of each log to collect")

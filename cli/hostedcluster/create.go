@@ -100,6 +100,8 @@ operator may then write there under names that end in the Cluster's.`,
 	o.sharedFlag = flags.Lookup("shared-namespace")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace,
 		"namespace of the operator, which gets rights in a shared namespace")
+	o.Management.Complete(cmd, &clusterv1.Cluster{}, "cluster")
+	o.Management.Complete(cmd, &corev1.Namespace{}, "namespace", "operator-namespace")
 	o.DryRun.Add(cmd)
 	printer.AddFlag(cmd, &o.Output)
 	command.RequireFlags(cmd, "cluster")

@@ -72,6 +72,7 @@ the node's label eks-node-viewer/instance-price has.`,
 	flags := cmd.Flags()
 	o.Cluster.Add(cmd, cluster.Guest, nil)
 	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; without it all nodes")
+	o.Cluster.Complete(cmd, &karpv1.NodePool{}, "nodepool")
 	o.SortBy = "name"
 	command.AddChoice(cmd, &o.SortBy, "sort-by", "", "order, the youngest, dearest and fullest first", slices.Sorted(maps.Keys(orders))...)
 	o.Watch.Add(cmd)

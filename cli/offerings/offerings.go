@@ -59,6 +59,7 @@ selects, cheapest first, at most one hundred. What a NodePool may launch of them
 	flags := cmd.Flags()
 	o.Cluster.Add(cmd, cluster.Guest, nil)
 	flags.StringVar(&o.NodeClass, "node-class", "", "show what one ClusterAPINodeClass offers; without it all")
+	o.Cluster.Complete(cmd, &v1alpha1.ClusterAPINodeClass{}, "node-class")
 	printer.AddFlag(cmd, &o.Output)
 	return cmd
 }

@@ -3,8 +3,12 @@
 package why
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +48,22 @@ func TestWhyCommand(t *testing.T) {
 		g.Expect(json.Unmarshal([]byte(out), &answer)).To(Succeed())
 		g.Expect(answer.Decision).To(Equal(explain.Launches), out)
 		g.Expect(answer.Summary).To(Equal("Pod why-blue/web needs a new node, which NodePool why-blue can launch: 1 instance type, the cheapest blue-workers at $0.250 an hour"))
+	})
+	t.Run("When a shell completes names, it should have those of the cluster that the flags choose", func(t *testing.T) {
+		server.Create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "completed-node"}})
+		for typed, want := range map[string]string{
+			"pod -n why-blue ": "huge\nweb\n:4\n", "pod why-blue/": "why-blue/huge\nwhy-blue/web\n:4\n", "pod ": ":4\n", "pod why-blue/web ": ":4\n",
+			"node ": "completed-node\n:4\n", "pod -n ": "\nwhy-blue\n", "pod --control-plane-namespace ": ":4\n",
+			"pod --management-kubeconfig " + viewer + " --control-plane-namespace ": "\nwhy-blue\n",
+		} {
+			g, out := NewWithT(t), &bytes.Buffer{}
+			root := clitest.Command(NewCommand())
+			root.SetArgs(append([]string{"__complete", "why"}, slices.Insert(strings.Split(typed, " "), 1, "--kubeconfig", viewer)...))
+			root.SetOut(out)
+			root.SetErr(io.Discard)
+			g.Expect(root.ExecuteContext(t.Context())).To(Succeed())
+			g.Expect("\n"+out.String()).To(ContainSubstring("\n"+strings.TrimPrefix(want, "\n")), typed)
+		}
 	})
 	t.Run("When a pod is too large, it should say so first", func(t *testing.T) {
 		g := NewWithT(t)

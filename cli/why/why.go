@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -50,6 +51,8 @@ func (o *Options) add(cmd *cobra.Command) {
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
 	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "",
 		"namespace of the guest's control plane, instead of --hosted-cluster")
+	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "hosted-cluster")
+	o.Management.Complete(cmd, &corev1.Namespace{}, "control-plane-namespace")
 	printer.AddFlag(cmd, &o.Output)
 }
 
@@ -70,6 +73,8 @@ func newPodCommand() *cobra.Command {
 	}, &o)
 	o.add(cmd)
 	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
+	o.Guest.Complete(cmd, &corev1.Namespace{}, "namespace")
+	o.Guest.Complete(cmd, &corev1.Pod{}, "")
 	return cmd
 }
 
@@ -114,6 +119,7 @@ func newNodeCommand() *cobra.Command {
 		Args:    command.ExactlyOne(&o.Node, "NAME", "the node or the NodeClaim to explain"),
 	}, &o)
 	o.add(cmd)
+	o.Guest.Complete(cmd, &corev1.Node{}, "")
 	return cmd
 }
 

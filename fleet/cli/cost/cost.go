@@ -68,6 +68,7 @@ for what is unused.`,
 	}, &o)
 	o.Management.Add(cmd, cluster.Management, nil)
 	cmd.Flags().StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
+	o.Management.Complete(cmd, &autonodev1alpha1.CapacityAccount{}, "account")
 	o.By = "cluster"
 	command.AddChoice(cmd, &o.By, "by", "", "what a row is of", groupNames...)
 	printer.AddFlag(cmd, &o.Output, "csv")

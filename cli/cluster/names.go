@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/cli/command"
+)
+
+// completionTimeout is how long a shell waits for names.
+const completionTimeout = 5 * time.Second
+
+// Complete completes the names of a kind's objects as values of flags, in all namespaces; the flag "" is the command's argument, which is
+// completed in one namespace, as kubectl does.
+func (f *Flags) Complete(cmd *cobra.Command, object client.Object, flags ...string) {
+	for _, flag := range flags {
+		command.Complete(cmd, flag, func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+			defer cancel()
+			c, err := f.Client()
+			if err != nil || !f.Chosen() || flag == "" && len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			namespace, _, whole := strings.Cut(typed, "/")
+			if flag != "" {
+				namespace, whole = "", true
+			} else if !whole {
+				usual, _ := f.Namespace()
+				namespace, _ = cmd.Flags().GetString("namespace") // a command for a node has none
+				namespace = cmp.Or(namespace, usual)
+			}
+			var names []string
+			keys, _ := keysOf(ctx, c, object, client.InNamespace(namespace)) // of a cluster that can't be read there are none
+			for _, key := range keys {
+				if whole && key.Namespace != "" {
+					key.Name = key.String()
+				}
+				names = append(names, key.Name)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+}
+
+// keysOf lists the objects of a kind by their metadata.
+func keysOf(ctx context.Context, c client.Client, object client.Object, opts ...client.ListOption) ([]client.ObjectKey, error) {
+	kind, err := c.GroupVersionKindFor(object)
+	if err != nil {
+		return nil, err
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := c.List(ctx, list, opts...); err != nil {
+		return nil, fmt.Errorf("listing objects of kind %s: %w", kind.Kind, err)
+	}
+	keys := make([]client.ObjectKey, len(list.Items))
+	for i := range list.Items {
+		keys[i] = client.ObjectKeyFromObject(&list.Items[i])
+	}
+	return keys, nil
+}
