@@ -130,9 +130,9 @@ func TestOutputs(t *testing.T) {
 		t.Run("When autonode "+name+" prints what it has read, it should have the formats of all commands, and kubectl's error", func(t *testing.T) {
 			g, args := NewWithT(t), strings.Fields(name)
 			out, err := run(t, "autonode", append(append([]string{"__complete"}, args...), "--output", "")...)
-			g.Expect(out, err).To(HavePrefix("json\nyaml\nname\n"))
+			g.Expect(out, err).To(HavePrefix("json\nyaml\nname\nwide\n"))
 			_, err = run(t, "autonode", append(args, "-o", "table")...)
-			g.Expect(err).To(MatchError(HavePrefix(`unable to match a printer suitable for the output format "table", allowed formats are: json,yaml,name`)))
+			g.Expect(err).To(MatchError(HavePrefix(`unable to match a printer suitable for the output format "table", allowed formats are: json,yaml,name,wide`)))
 		})
 	}
 	for _, cmd := range commands(root) {

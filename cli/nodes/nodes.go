@@ -90,7 +90,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return err
 	}
 	if o.Watch {
-		return watch.Table(ctx, config, streams.Out, watched(), func(ctx context.Context, reader client.Reader, to io.Writer) error {
+		return watch.Table(ctx, config, streams.Raw, watched(), func(ctx context.Context, reader client.Reader, to io.Writer) error {
 			return o.show(ctx, reader, to)
 		})
 	}

@@ -86,7 +86,8 @@ func YAML(view any) ([]byte, error) {
 	return content, nil
 }
 
-// Print writes a view in the format of --output: as JSON, as YAML, as names, a line each, or, without one, as text.
+// Print writes a view in the format of --output: as JSON, as YAML, as names, a line each, or as text, whose tables are cut at a
+// terminal's width unless the format is wide.
 func Print(to io.Writer, format string, view any, text func(io.Writer) error, names ...string) error {
 	switch format {
 	case "json", "yaml":
@@ -96,6 +97,10 @@ func Print(to io.Writer, format string, view any, text func(io.Writer) error, na
 			Line(to, name)
 		}
 		return nil
+	case "":
+		if width, ok := Terminal(to); ok {
+			to = terminal{to, width}
+		}
 	}
 	return text(to)
 }
@@ -107,12 +112,17 @@ type Object struct {
 	Spec              any `json:"spec"`
 }
 
-// Table has rows of cells. A cell shows its text on one line, and a dash for none unless it is the last of its row.
-type Table struct{ writer *tabwriter.Writer }
+// Table has rows of cells. A cell shows its text on one line, and a dash for none unless it is the last of its row. Print cuts the rows.
+type Table struct {
+	to     io.Writer
+	rows   strings.Builder
+	writer *tabwriter.Writer
+}
 
 // NewTable returns a table with a header.
 func NewTable(to io.Writer, header ...any) *Table {
-	t := &Table{tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)}
+	t := &Table{to: to}
+	t.writer = tabwriter.NewWriter(&t.rows, 0, 0, 2, ' ', 0)
 	t.Row(header...)
 	return t
 }
@@ -132,7 +142,14 @@ func (t *Table) Row(cells ...any) {
 
 // Flush writes the table.
 func (t *Table) Flush() error {
-	if err := t.writer.Flush(); err != nil {
+	err := t.writer.Flush()
+	screen, _ := t.to.(terminal)
+	for row := range strings.Lines(t.rows.String()) {
+		if err == nil {
+			_, err = io.WriteString(t.to, Cut(row, screen.width))
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
 	return nil
@@ -153,11 +170,11 @@ func Documents(to io.Writer, objects ...any) error {
 }
 
 // Formats are the values of --output in every command that has the flag. Without it, a command prints text.
-var Formats = []string{"json", "yaml", "name"}
+var Formats = []string{"json", "yaml", "name", "wide"}
 
 // AddFlag adds --output. own are further formats of the command.
 func AddFlag(cmd *cobra.Command, value *string, own ...string) {
-	command.AddChoice(cmd, value, "output", "o", "output format, instead of text", slices.Concat(Formats, own)...)
+	command.AddChoice(cmd, value, "output", "o", "output format; wide is text with tables that a terminal doesn't cut", slices.Concat(Formats, own)...)
 }
 
 // Dollars is a price or an amount; NaN is one that isn't known.

@@ -3,14 +3,12 @@
 package release
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -116,41 +114,35 @@ func (v view) print(w io.Writer, output string) error {
 }
 
 func printTable(w io.Writer, v view) error {
-	table := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	printer.Printf(table, "Version:\t%s\nImage:\t%s\n", v.Version, v.Image)
+	about := printer.NewTable(w, "Version:", v.Version)
+	about.Row("Image:", v.Image)
 	if len(v.Previous) > 0 {
-		printer.Printf(table, "Upgrades from:\t%s\n", strings.Join(v.Previous, ", "))
+		about.Row("Upgrades from:", strings.Join(v.Previous, ", "))
 	}
-	fmt.Fprintln(table)
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	names := slices.Sorted(maps.Keys(v.Components))
-	crds := 0
-	fmt.Fprintln(table, "COMPONENT\tVERSIONS\tCRDS\tPLATFORMS\tIMAGE")
-	for _, name := range names {
+	components, crds := printer.NewTable(w, "COMPONENT", "VERSIONS", "CRDS", "PLATFORMS", "IMAGE"), printer.NewTable(w, "CRD", "VERSIONS", "COMPONENT")
+	tables := []*printer.Table{about, components}
+	for _, name := range slices.Sorted(maps.Keys(v.Components)) {
 		c := v.Components[name]
 		var versions []string
 		for _, what := range slices.Sorted(maps.Keys(c.Versions)) {
 			versions = append(versions, what+" "+c.Versions[what])
 		}
-		crds += len(c.CRDs)
-		printer.Printf(table, "%s\t%s\t%d\t%s\t%s\n", name, cmp.Or(strings.Join(versions, ", "), "-"), len(c.CRDs),
-			cmp.Or(strings.Join(c.Platforms, ", "), "-"), c.Image)
+		components.Row(name, strings.Join(versions, ", "), len(c.CRDs), strings.Join(c.Platforms, ", "), c.Image)
+		for _, crd := range c.CRDs {
+			crds.Row(crd.Name, strings.Join(crd.Versions, ", "), name)
+			tables = []*printer.Table{about, components, crds}
+		}
 	}
-	if crds > 0 {
+	if len(v.NodeImages) > 0 {
+		tables = append(tables, nodeImages(w, v.NodeImages))
+	}
+	for i, table := range tables {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		fmt.Fprint(table, "\nCRD\tVERSIONS\tCOMPONENT\n")
-		for _, name := range names {
-			for _, crd := range v.Components[name].CRDs {
-				printer.Printf(table, "%s\t%s\t%s\n", crd.Name, strings.Join(crd.Versions, ", "), name)
-			}
-		}
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	return printNodeImages(w, v.NodeImages)
+	return nil
 }

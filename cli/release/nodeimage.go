@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/payload"
@@ -38,14 +37,10 @@ func parseNodeImages(values []string) (payload.NodeImages, error) {
 	return images, nil
 }
 
-// printNodeImages names one image where there is one, and how many there are where they differ by region or format: a payload of
-// OpenShift's has hundreds.
-func printNodeImages(w io.Writer, images payload.NodeImages) error {
-	if len(images) == 0 {
-		return nil
-	}
-	table := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprint(table, "\nNODE IMAGE\tINFRASTRUCTURE\tIMAGE\n")
+// nodeImages names one image where there is one, and how many there are where they differ by region or format: a payload of OpenShift's has
+// hundreds.
+func nodeImages(w io.Writer, images payload.NodeImages) *printer.Table {
+	table := printer.NewTable(w, "NODE IMAGE", "INFRASTRUCTURE", "IMAGE")
 	for _, architecture := range slices.Sorted(maps.Keys(images)) {
 		for _, infrastructure := range slices.Sorted(maps.Keys(images[architecture])) {
 			variants := images[architecture][infrastructure]
@@ -53,8 +48,8 @@ func printNodeImages(w io.Writer, images payload.NodeImages) error {
 			if len(variants) == 1 {
 				image = slices.Collect(maps.Values(variants))[0]
 			}
-			printer.Printf(table, "%s\t%s\t%s\n", architecture, infrastructure, image)
+			table.Row(architecture, infrastructure, image)
 		}
 	}
-	return table.Flush()
+	return table
 }

@@ -143,16 +143,16 @@ func TestRelease(t *testing.T) {
 
 		out, err = release(t, "inspect", r.target, "--registry-config", r.config)
 		g.Expect(err).NotTo(HaveOccurred())
-		want := `Version:         1.36.3
-Image:           ` + ref + `
-Upgrades from:   1.36.1, 1.36.2
+		want := `Version:        1.36.3
+Image:          ` + ref + `
+Upgrades from:  1.36.1, 1.36.2
 
-COMPONENT              VERSIONS                              CRDS   PLATFORMS   IMAGE
-karpenter-clusterapi   karpenter 1.14.1, kubernetes 1.36.3   1      -           ` + someImage + `
-other                  -                                     0      -           ` + someImage + `
+COMPONENT             VERSIONS                             CRDS  PLATFORMS  IMAGE
+karpenter-clusterapi  karpenter 1.14.1, kubernetes 1.36.3  1     -          ` + someImage + `
+other                 -                                    0     -          ` + someImage + `
 
-CRD                      VERSIONS      COMPONENT
-nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
+CRD                     VERSIONS     COMPONENT
+nodepools.karpenter.sh  v1, v1beta1  karpenter-clusterapi
 `
 		g.Expect(cmp.Diff(want, out)).To(BeEmpty())
 
@@ -201,9 +201,9 @@ nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
 		out, err := release(t, "inspect", strings.TrimSpace(ref), "--registry-config", r.config)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(HaveSuffix(`
-NODE IMAGE   INFRASTRUCTURE   IMAGE
-amd64        aws              2, by region or format; see -o yaml
-arm64        kubevirt         quay.example/node:1
+NODE IMAGE  INFRASTRUCTURE  IMAGE
+amd64       aws             2, by region or format; see -o yaml
+arm64       kubevirt        quay.example/node:1
 `))
 		out, err = release(t, "inspect", strings.TrimSpace(ref), "--registry-config", r.config, "-o", "yaml")
 		g.Expect(err).NotTo(HaveOccurred())
@@ -254,7 +254,7 @@ func TestReleaseErrors(t *testing.T) {
 		"When a node image can't be said in a payload, it should say so": {append([]string{"new", "--node-image", "amd64/kubevirt/eu=node:1", target}, minimal...), "kubevirt one image"},
 		"When CRDs have no path, it should show the form":                {append([]string{"new", "--crds", "b", target}, minimal...), "must be NAME=PATH"},
 		"When a folder has no CRDs, it should say so":                    {append([]string{"new", "--crds", "a=" + t.TempDir(), target}, minimal...), "has no .yaml, .yml or .json file"},
-		"When new's output has no such form, it should say so":           {append([]string{"new", target, "-o", "table"}, minimal...), `the output format "table", allowed formats are: json,yaml,name`},
+		"When new's output has no such form, it should say so":           {append([]string{"new", target, "-o", "table"}, minimal...), `the output format "table", allowed formats are: json,yaml,name,wide`},
 		"When there are no credentials, it should say how to get them":   {[]string{"inspect", target}, "docker login " + r.host},
 		"When the registry config isn't there, it should name it":        {[]string{"inspect", target, "--registry-config", "/nowhere"}, "--registry-config: open /nowhere"},
 		"When the registry config lacks the registry, it should name both": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "empty.json"), `{"auths":{}}`)},

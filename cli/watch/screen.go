@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/term"
+	"github.com/autonode-io/autonode/cli/printer"
 )
 
 const (
@@ -26,14 +26,9 @@ type screen struct {
 }
 
 // screenOf returns what a writer writes to. A terminal gets no colours if NO_COLOR is set (https://no-color.org).
-func screenOf(to io.Writer) screen {
-	file, ok := unwrapped(to).(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return screen{}
-	}
-	s := screen{terminal: true, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
-	if width, _, err := term.GetSize(int(file.Fd())); err == nil {
-		s.width = width
+func screenOf(to io.Writer) (s screen) {
+	if s.width, s.terminal = printer.Terminal(to); s.terminal {
+		s.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	}
 	return s
 }
@@ -45,7 +40,7 @@ func (s screen) draw(about string, warning bool, table string) string {
 	}
 	lines := strings.SplitAfter(about+"\n"+table, "\n")
 	for i, line := range lines {
-		lines[i] = s.cut(line)
+		lines[i] = printer.Cut(line, s.width) // a line that wraps would tear the table
 		if s.colour && i < 2 && lines[i] != "" {
 			colour := bold
 			if i == 0 && warning {
@@ -55,13 +50,4 @@ func (s screen) draw(about string, warning bool, table string) string {
 		}
 	}
 	return clearScreen + strings.Join(lines, "")
-}
-
-// cut returns a line that fits on a terminal: a line that wraps would tear the table.
-func (s screen) cut(line string) string {
-	text := []rune(strings.TrimRight(line, " \n"))
-	if s.width < 2 || len(text) <= s.width {
-		return line
-	}
-	return string(text[:s.width-1]) + "…\n"
 }

@@ -105,7 +105,7 @@ func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, 
 		if err := show(ctx, cached, &table); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(unwrapped(to), screenOf(to).draw(server.line(now), server.away(),
+		if _, err := io.WriteString(to, screenOf(to).draw(server.line(now), server.away(),
 			message.Visible(table.String()))); err != nil {
 			return fmt.Errorf("writing the table: %w", err)
 		}
@@ -131,12 +131,4 @@ func wait(ctx context.Context, longest time.Duration, something <-chan struct{})
 	case <-something:
 	}
 	return true
-}
-
-// unwrapped is the writer below one that makes text visible.
-func unwrapped(to io.Writer) io.Writer {
-	if visible, ok := to.(*message.Writer); ok {
-		return visible.To
-	}
-	return to
 }

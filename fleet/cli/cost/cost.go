@@ -105,7 +105,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return fmt.Errorf("selecting Karpenter's Machines: %w", err)
 	}
 	machines := partialOf(machineKind)
-	return watch.Table(ctx, config, streams.Out, watch.Kinds{
+	return watch.Table(ctx, config, streams.Raw, watch.Kinds{
 		Cache: cache.Options{
 			Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
