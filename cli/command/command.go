@@ -49,7 +49,7 @@ type Options interface {
 // New completes a command that runs options, which its flags and arguments fill. Without cmd.Args it takes flags only.
 func New(cmd *cobra.Command, o Options) *cobra.Command {
 	if cmd.Args == nil {
-		cmd.Args, cmd.ValidArgsFunction = noArgs, cobra.NoFileCompletions
+		cmd.Args, cmd.ValidArgsFunction = arguments("", nil), cobra.NoFileCompletions
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, o) }
 	return cmd
@@ -123,57 +123,39 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	return errors.New(text + fmt.Sprintf("; see `%s --help`", cmd.CommandPath()))
 }
 
-// ExactlyOne requires one argument, and explains what it is for if it is missing.
-func ExactlyOne(value *string, name, what string) cobra.PositionalArgs {
+// arguments fills values with arguments, of which those with names are required. what explains them if one is missing.
+func arguments(what string, names []string, values ...*string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 || args[0] == "" {
-			return missing(cmd, name, what)
+		for i, name := range names {
+			if i >= len(args) || args[i] == "" {
+				return missing(cmd, name, what)
+			}
 		}
-		return AtMostOne(value)(cmd, args)
-	}
-}
-
-func missing(cmd *cobra.Command, name, what string) error {
-	return fmt.Errorf("%s is missing: %s; see `%s --help`", name, what, cmd.CommandPath())
-}
-
-// ExactlyTwo requires two arguments, and explains what both are for if one is missing.
-func ExactlyTwo(values *[2]string, first, second, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch len(args) {
-		case 0:
-			return missing(cmd, first, what)
-		case 1:
-			return missing(cmd, second, what)
-		case 2:
-			*values = [2]string(args)
-			return nil
+		if len(args) > len(values) {
+			return fmt.Errorf("unexpected argument %q; see `%s --help`", args[len(values)], cmd.CommandPath())
 		}
-		return unexpected(cmd, args[2])
-	}
-}
-
-// AtMostOne requires one argument or none.
-func AtMostOne(value *string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 {
-			return unexpected(cmd, args[1])
+		for i, arg := range args {
+			*values[i] = arg
 		}
-		*value = strings.Join(args, "")
 		return nil
 	}
 }
 
-// noArgs requires no argument.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return unexpected(cmd, args[0])
-	}
-	return nil
+// ExactlyOne requires one argument, and explains what it is for if it is missing.
+func ExactlyOne(value *string, name, what string) cobra.PositionalArgs {
+	return arguments(what, []string{name}, value)
 }
 
-func unexpected(cmd *cobra.Command, argument string) error {
-	return fmt.Errorf("unexpected argument %q; see `%s --help`", argument, cmd.CommandPath())
+// ExactlyTwo requires two arguments, and explains what both are for if one is missing.
+func ExactlyTwo(values *[2]string, first, second, what string) cobra.PositionalArgs {
+	return arguments(what, []string{first, second}, &values[0], &values[1])
+}
+
+// AtMostOne requires one argument or none.
+func AtMostOne(value *string) cobra.PositionalArgs { return arguments("", nil, value) }
+
+func missing(cmd *cobra.Command, name, what string) error {
+	return fmt.Errorf("%s is missing: %s; see `%s --help`", name, what, cmd.CommandPath())
 }
 
 // RequireFlags makes flags of a command required, and explains what one is for if it is missing.
