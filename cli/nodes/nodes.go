@@ -85,23 +85,14 @@ func (o *Options) Validate() error { return o.Watch.Validate(o.Output) }
 
 // Run prints the nodes, once or until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
-	config, err := o.Cluster.Config()
-	if err != nil {
-		return err
-	}
-	if o.Watch {
-		return watch.Table(ctx, config, streams.Raw, watched(), func(ctx context.Context, reader client.Reader, to io.Writer) error {
-			return o.show(ctx, reader, to)
-		})
-	}
-	guest, err := cluster.NewClient(config, clientgoscheme.Scheme)
-	if err != nil {
-		return err
-	}
-	return o.show(ctx, guest, streams.Out, client.MatchingFieldsSelector{Selector: aboutNodeClaims})
+	return o.Watch.Show(ctx, &o.Cluster, streams, watched(), o.show)
 }
 
-func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, events ...client.ListOption) error {
+func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, live bool) error {
+	var events []client.ListOption // a cache has those of NodeClaims alone
+	if live {
+		events = append(events, client.MatchingFieldsSelector{Selector: aboutNodeClaims})
+	}
 	v, err := read(ctx, reader, clock.RealClock{}, events...)
 	if err != nil {
 		return err
@@ -173,6 +164,5 @@ func watched() watch.Kinds {
 			ByObject: map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
 		},
 		Objects: []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}},
-		Absent:  errNoNodeClaims,
 	}
 }

@@ -37,7 +37,7 @@ func newServer(config *rest.Config) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{host: config.Host, client: client.RESTClient()}, nil
+	return &server{host: config.Host, client: client.RESTClient(), answered: time.Now()}, nil
 }
 
 // probe queries the API server, at most once in probeInterval. One that denies the request answers.
@@ -65,9 +65,6 @@ func (s *server) line(now time.Time) string {
 	if s.problem == nil {
 		return line
 	}
-	since := "since before the first table"
-	if !s.answered.IsZero() {
-		since = "as of " + s.answered.Format(time.TimeOnly)
-	}
-	return message.Line(fmt.Sprintf("%s  THE API SERVER DOESN'T ANSWER; the table is %s: %v", line, since, s.problem))
+	return message.Line(fmt.Sprintf("%s  THE API SERVER DOESN'T ANSWER; the table is as of %s: %v", line, s.answered.Format(time.TimeOnly),
+		s.problem))
 }

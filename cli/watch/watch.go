@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/internal/message"
 )
 
@@ -48,13 +48,26 @@ func (f Flag) Validate(format string) error {
 type Kinds struct {
 	Cache   cache.Options
 	Objects []client.Object
-	// Absent is the error if the cluster doesn't serve one of them.
-	Absent error
 }
 
-// Table prints a table whenever a watch has reported something, until ctx is done.
-func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, show func(context.Context, client.Reader,
-	io.Writer) error) error {
+// Show prints a table of a cluster once, or, with the flag, whenever a watch has reported something, until ctx is done. show prints to a
+// writer the objects that it reads; live is false if it reads from a watch's cache.
+func (f Flag) Show(ctx context.Context, flags *cluster.Flags, streams command.Streams, kinds Kinds,
+	show func(ctx context.Context, reader client.Reader, to io.Writer, live bool) error) error {
+	config, err := flags.Config()
+	if err != nil {
+		return err
+	}
+	reader, err := cluster.NewClient(config, kinds.Cache.Scheme)
+	if err != nil {
+		return err
+	}
+	if !f {
+		return show(ctx, reader, streams.Out, true)
+	}
+	if err := show(ctx, reader, io.Discard, true); err != nil {
+		return err // a watch would try again and again what isn't allowed or isn't there
+	}
 	cached, err := cache.New(config, kinds.Cache)
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
@@ -78,9 +91,6 @@ func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, 
 		if ctx.Err() != nil {
 			return nil
 		}
-		if meta.IsNoMatchError(err) {
-			return kinds.Absent
-		}
 		if err != nil {
 			return fmt.Errorf("watching the cluster: %w", err)
 		}
@@ -102,10 +112,10 @@ func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, 
 		now := time.Now()
 		server.probe(ctx, now)
 		var table strings.Builder
-		if err := show(ctx, cached, &table); err != nil {
+		if err := show(ctx, cached, &table, false); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(to, screenOf(to).draw(server.line(now), server.away(),
+		if _, err := io.WriteString(streams.Raw, screenOf(streams.Raw).draw(server.line(now), server.away(),
 			message.Visible(table.String()))); err != nil {
 			return fmt.Errorf("writing the table: %w", err)
 		}

@@ -81,21 +81,6 @@ func (o *Options) Validate() error { return o.Watch.Validate(o.Output) }
 
 // Run prints the costs once, or whenever a watch has reported something until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
-	management, err := o.Management.Client()
-	if err != nil {
-		return err
-	}
-	to := streams.Out
-	if o.Watch {
-		to = io.Discard // a watch would try again and again what isn't allowed
-	}
-	if err := o.show(ctx, management, to); err != nil || !o.Watch {
-		return err
-	}
-	config, err := o.Management.Config()
-	if err != nil {
-		return err
-	}
 	scheme, err := cluster.Scheme()
 	if err != nil {
 		return err
@@ -105,17 +90,16 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return fmt.Errorf("selecting Karpenter's Machines: %w", err)
 	}
 	machines := partialOf(machineKind)
-	return watch.Table(ctx, config, streams.Raw, watch.Kinds{
+	return o.Watch.Show(ctx, &o.Management, streams, watch.Kinds{
 		Cache: cache.Options{
 			Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
 		},
 		Objects: []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines},
-		Absent:  errNotServed("CapacityAccounts"),
 	}, o.show)
 }
 
-func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer) error {
+func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, _ bool) error {
 	costs, err := readCosts(ctx, reader, time.Now())
 	if err != nil {
 		return err
