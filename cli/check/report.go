@@ -76,7 +76,9 @@ func (r *Report) condition(result Result, subject, fix string, c *metav1.Conditi
 }
 
 // found reads an object, and adds why if it can't.
-func (r *Report) found(ctx context.Context, from client.Reader, key client.ObjectKey, object client.Object, subject, fix, missing string) bool {
+func (r *Report) found(
+	ctx context.Context, from client.Reader, key client.ObjectKey, object client.Object, subject, fix, missing string,
+) bool {
 	err := from.Get(ctx, key, object)
 	switch {
 	case apierrors.IsNotFound(err):

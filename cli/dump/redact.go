@@ -33,8 +33,8 @@ var (
 	flagName = regexp.MustCompile(`^--?[a-zA-Z][a-zA-Z0-9-]*$`)
 )
 
-// Object removes from an object, in place, what isn't known to be harmless: see fields.yaml. ours is an object whose pods are AutoNode's, whose
-// arguments say much, or a ConfigMap that AutoNode reads.
+// Object removes from an object, in place, what isn't known to be harmless: see fields.yaml. ours is an object whose pods are AutoNode's,
+// whose arguments say much, or a ConfigMap that AutoNode reads.
 func Object(object *unstructured.Unstructured, ours bool) {
 	if data, ok := object.Object["data"].(map[string]any); ok && ours && object.GetKind() == "ConfigMap" {
 		for key, value := range data {
