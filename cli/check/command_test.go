@@ -14,6 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
@@ -242,6 +243,23 @@ func TestCheckCluster(t *testing.T) {
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("✗ Cluster check-blue/gone: there is none\n    create the Cluster, or correct spec.infraID\n"))
 		g.Expect(out).To(ContainSubstring("! spec.autoNode: it isn't set, so AutoNode is off\n"))
+	})
+}
+
+func TestPage(t *testing.T) {
+	g := NewWithT(t)
+	server.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "clusters"}})
+	cluster := server.MakeCluster(t, "clusters-blue", "blue")
+	cluster.Status.Phase = string(clusterv1.ClusterPhaseProvisioned)
+	g.Expect(server.Admin.Status().Update(t.Context(), cluster)).To(Succeed())
+	_, _, err := server.CreateHostedCluster(t, "--cluster", "clusters-blue/blue", "--namespace", "clusters", "--release", clitest.PayloadImage)
+	g.Expect(err).NotTo(HaveOccurred())
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue-kubeconfig"}}
+	g.Expect(server.Admin.Patch(t.Context(), secret, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":null}}`)))).To(Succeed())
+	t.Run("When the documentation shows a cluster with a fault, it should show what the command prints", func(t *testing.T) {
+		out, err := runCheck(t, "clusters/blue")
+		NewWithT(t).Expect(err).To(HaveOccurred())
+		clitest.Shown(t, "docs/reference/cli/install.md", "autonode check clusters/blue", out)
 	})
 }
 

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cli/clitest"
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 )
@@ -233,6 +234,50 @@ other  batch     -     -     -         -        -    -       0     10s  launchin
 			if diff := cmp.Diff(strings.TrimPrefix(test.want, "\n"), out.String()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
+		})
+	}
+}
+
+func TestPages(t *testing.T) {
+	// joined is a node that stays, with pods that are alike.
+	joined := func(name, nodePool, instanceType, zone, capacityType, price string, age time.Duration, room corev1.ResourceList, pods int, request corev1.ResourceList,
+		stays string,
+	) []client.Object {
+		node := nodeOf(name, price)
+		node.Status.Allocatable = room
+		node.Labels[karpv1.NodePoolLabelKey], node.Labels[corev1.LabelInstanceTypeStable] = nodePool, instanceType
+		node.Labels[corev1.LabelTopologyZone], node.Labels[karpv1.CapacityTypeLabelKey] = zone, capacityType
+		objects := []client.Object{node, ready(name, func(claim *karpv1.NodeClaim) { claim.CreationTimestamp = metav1.NewTime(noon.Add(-age)) }),
+			&corev1.Event{InvolvedObject: corev1.ObjectReference{UID: types.UID(name)}, Reason: "Unconsolidatable", Message: stays}}
+		for range pods {
+			objects = append(objects, podOn(name, "web", func(pod *corev1.Pod) { pod.Spec.Containers[0].Resources.Requests = request }))
+		}
+		return objects
+	}
+	resources := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	const notEmpty = `NodePool "general" has consolidation policy WhenEmpty, but node is not empty`
+	const notCheaper = "Can't replace with a cheaper node"
+	general := func(name, zone string) []client.Object {
+		return joined(name, "general", "c8-xlarge", zone, "spot", "0.083", 25*time.Second, resources("8", "32Gi"), 15, resources("520m", "512Mi"), notEmpty)
+	}
+	shared := func(name, capacityType, price string, age time.Duration) []client.Object {
+		return joined(name, "shared", "k4", "a", capacityType, price, age, resources("4", "16Gi"), 1, resources("3", "128Mi"), notCheaper)
+	}
+	for _, test := range []struct {
+		page, command, order string
+		objects              []client.Object
+	}{
+		{"README.md", "autonode nodes", "name", slices.Concat(general("pp7nnllz-general-f6zls", "b"), general("pp7nnllz-general-rddcj", "c"))},
+		{"docs/reference/cli/nodes.md", "autonode nodes --sort-by price", "price",
+			slices.Concat(shared("shared-bpw4b", "on-demand", "0.139", 93*time.Second), shared("shared-g2dvj", "reserved", "0.01", 103*time.Second))},
+	} {
+		t.Run("When "+test.page+" shows nodes, it should show what the command prints", func(t *testing.T) {
+			var out bytes.Buffer
+			v := viewOf(test.objects...)
+			NewWithT(t).Expect(printTable(&out, sorted(v.rows(""), orders[test.order]), v.pending())).To(Succeed())
+			clitest.Shown(t, test.page, test.command, out.String())
 		})
 	}
 }

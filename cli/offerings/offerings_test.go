@@ -16,7 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/cli/printer"
+	"github.com/autonode-io/autonode/cli/clitest"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 )
 
@@ -113,6 +113,24 @@ nodeClasses:
 			}
 		})
 	}
+}
+
+func TestPage(t *testing.T) {
+	t.Run("When the documentation shows offerings, it should show what the command prints", func(t *testing.T) {
+		template := func(size, cpu, memory, price, spot string, zones []string, unavailable string) v1alpha1.TemplateStatus {
+			_, name, _ := strings.Cut(size, "-")
+			return v1alpha1.TemplateStatus{
+				InstanceType: size, Source: "VSphereMachineTemplate/" + name, Architecture: "amd64", CPU: scalar.Text(cpu), Memory: scalar.Text(memory), Pods: 110,
+				Price: price, SpotPrice: spot, Zones: zones, Unavailable: unavailable,
+			}
+		}
+		class := classOf("default", 0, []status.Condition{{
+			Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionFalse, Reason: "InsufficientCapacity", Message: "no capacity for c4-large in zone a",
+		}}, template("c2-small", "2", "4Gi", "0.021", "0.007", []string{"a", "b"}, ""), template("c4-large", "4", "8Gi", "0.051", "", []string{"a"}, v1alpha1.TemplateBackOff))
+		var out bytes.Buffer
+		NewWithT(t).Expect((&Options{Output: "table"}).print(&out, []v1alpha1.ClusterAPINodeClass{class})).To(Succeed())
+		clitest.Shown(t, "docs/reference/cli/nodes.md", "autonode offerings", out.String())
+	})
 }
 
 func TestHostileOutput(t *testing.T) {
