@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -69,7 +70,8 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	var key client.ObjectKey
 	if o.Name != "" {
 		var err error
-		if key, err = o.Management.Key(o.Name, o.Namespace, "a HostedCluster or a Cluster, like clusters/blue"); err != nil {
+		if key, err = o.Management.Find(ctx, o.Name, o.Namespace, "a HostedCluster or a Cluster, like clusters/blue", &v1beta1.HostedCluster{},
+			&clusterv1.Cluster{}); err != nil {
 			return err
 		}
 	}

@@ -264,6 +264,14 @@ func TestPage(t *testing.T) {
 }
 
 func TestCheckNone(t *testing.T) {
+	t.Run("When the name is of an object in one other namespace, it should say which", func(t *testing.T) {
+		g := NewWithT(t)
+		server.MakeCluster(t, "check-elsewhere", "elsewhere")
+		_, err := runCheck(t, "elsewhere")
+		g.Expect(err).To(MatchError(`"elsewhere" is in namespace check-elsewhere, not in default: name it check-elsewhere/elsewhere`))
+		out, _ := runCheck(t, "elsewhere", "-n", "check-elsewhere")
+		g.Expect(out).To(ContainSubstring("Cluster check-elsewhere/elsewhere: "))
+	})
 	t.Run("When there is neither a HostedCluster nor a Cluster, it should say how to list both", func(t *testing.T) {
 		_, err := runCheck(t, "a/b")
 		NewWithT(t).Expect(err).To(MatchError(

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,4 +68,31 @@ func keysOf(ctx context.Context, c client.Client, object client.Object, opts ...
 		keys[i] = client.ObjectKeyFromObject(&list.Items[i])
 	}
 	return keys, nil
+}
+
+// Find returns the key of an object, as Key does. If there is none of that name, but one in a single other namespace, it is an error that
+// says where. An object is of one of several kinds.
+func (f *Flags) Find(ctx context.Context, argument, namespace, what string, objects ...client.Object) (client.ObjectKey, error) {
+	key, err := f.Key(argument, namespace, what)
+	if err != nil {
+		return key, err
+	}
+	c, err := f.Client()
+	if err != nil {
+		return key, err
+	}
+	var elsewhere []client.ObjectKey
+	for _, object := range objects {
+		found, err := keysOf(ctx, c, object, client.MatchingFields{"metadata.name": key.Name})
+		if err != nil || slices.Contains(found, key) {
+			return key, nil // the command reports what can't be read
+		}
+		if len(elsewhere) == 0 {
+			elsewhere = found
+		}
+	}
+	if len(elsewhere) != 1 {
+		return key, nil // the command reports that there is none
+	}
+	return key, fmt.Errorf("%q is in namespace %s, not in %s: name it %s", key.Name, elsewhere[0].Namespace, key.Namespace, elsewhere[0])
 }

@@ -69,7 +69,7 @@ The last line repeats the first of them: what comes after it often waits for it.
 
 // Run prints the tree.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
-	key, err := o.Management.Key(o.Name, o.Namespace, "a HostedCluster, like clusters/blue")
+	key, err := o.Management.Find(ctx, o.Name, o.Namespace, "a HostedCluster, like clusters/blue", &v1beta1.HostedCluster{})
 	if err != nil {
 		return err
 	}

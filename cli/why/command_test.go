@@ -65,6 +65,15 @@ func TestWhyCommand(t *testing.T) {
 			g.Expect("\n"+out.String()).To(ContainSubstring("\n"+strings.TrimPrefix(want, "\n")), typed)
 		}
 	})
+	t.Run("When the namespace has no such pod, it should say which one has", func(t *testing.T) {
+		for argument, want := range map[string]string{
+			"web": `"web" is in namespace why-blue, not in default: name it why-blue/web`, "other/web": `"web" is in namespace why-blue, not in other: name it why-blue/web`,
+			"none": `namespace "default" has no pod "none"; see ` + "`kubectl -n default get pods`",
+		} {
+			_, err := why(t, "pod", argument)
+			NewWithT(t).Expect(err).To(MatchError(want))
+		}
+	})
 	t.Run("When a pod is too large, it should say so first", func(t *testing.T) {
 		g := NewWithT(t)
 		out, err := why(t, append([]string{"pod", "huge", "-n", namespace}, management...)...)
@@ -122,7 +131,7 @@ func TestWhyCommand(t *testing.T) {
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("namespace default of the management cluster has no Deployment karpenter")))
 	})
 	t.Run("When there is no such HostedCluster, it should say so", func(t *testing.T) {
-		_, err := why(t, "pod", "web", "--management-kubeconfig", viewer, "--hosted-cluster", "clusters/none")
+		_, err := why(t, "pod", namespace+"/web", "--management-kubeconfig", viewer, "--hosted-cluster", "clusters/none")
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("no HostedCluster clusters/none")))
 	})
 }

@@ -80,7 +80,7 @@ func newPodCommand() *cobra.Command {
 
 // Run prints why the pod has no node.
 func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
-	pod, err := o.Guest.Key(o.Pod, o.Namespace, "a pod, like shop/cart-7d9c")
+	pod, err := o.Guest.Find(ctx, o.Pod, o.Namespace, "a pod, like shop/cart-7d9c", &corev1.Pod{})
 	if err != nil {
 		return err
 	}
