@@ -5,7 +5,10 @@ package watch
 import (
 	"io"
 	"os"
+	"regexp"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/cli/printer"
 )
@@ -17,6 +20,21 @@ const (
 	red         = "\x1b[31m"
 	plain       = "\x1b[0m"
 )
+
+// passing are ages and times, which change by themselves.
+var passing = regexp.MustCompile(`\b((\d+[ydhms])+|\d\d:\d\d:\d\d)\b`)
+
+// changes returns the lines of a table that weren't in the one before, apart from ages and times, and the lines to compare the next with.
+func changes(before sets.Set[string], table string) (changed string, now sets.Set[string]) {
+	now = sets.New[string]()
+	for line := range strings.Lines(table) {
+		content := strings.Join(strings.Fields(passing.ReplaceAllString(line, "")), " ")
+		if now.Insert(content); !before.Has(content) {
+			changed += line
+		}
+	}
+	return changed, now
+}
 
 // screen is what a table is drawn on.
 type screen struct {
@@ -33,11 +51,8 @@ func screenOf(to io.Writer) (s screen) {
 	return s
 }
 
-// draw returns what to write for a table, whose text does nothing to a terminal, below a line about the cluster, which may be a warning.
+// draw returns what to write to a terminal for a table, whose text does nothing to a terminal, below a line about the cluster, which may be a warning.
 func (s screen) draw(about string, warning bool, table string) string {
-	if !s.terminal {
-		return about + "\n" + table
-	}
 	lines := strings.SplitAfter(about+"\n"+table, "\n")
 	for i, line := range lines {
 		lines[i] = printer.Cut(line, s.width) // a line that wraps would tear the table

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -108,6 +109,7 @@ func (f Flag) Show(ctx context.Context, flags *cluster.Flags, streams command.St
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
+	var before sets.Set[string]
 	for {
 		now := time.Now()
 		server.probe(ctx, now)
@@ -115,8 +117,16 @@ func (f Flag) Show(ctx context.Context, flags *cluster.Flags, streams command.St
 		if err := show(ctx, cached, &table, false); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(streams.Raw, screenOf(streams.Raw).draw(server.line(now), server.away(),
-			message.Visible(table.String()))); err != nil {
+		text, to := message.Visible(table.String()), screenOf(streams.Raw)
+		switch {
+		case to.terminal:
+			text = to.draw(server.line(now), server.away(), text)
+		case server.away():
+			text, before = changes(before, server.line(now)+"\n"+text)
+		default:
+			text, before = changes(before, text)
+		}
+		if _, err := io.WriteString(streams.Raw, text); err != nil {
 			return fmt.Errorf("writing the table: %w", err)
 		}
 		if !wait(ctx, redrawInterval, nil) || !wait(ctx, ageInterval, changed) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 )
 
@@ -51,7 +52,6 @@ func TestScreen(t *testing.T) {
 		warning bool
 		want    string
 	}{
-		"When it is no terminal, it should write lines as they are":     {screen{}, true, about + "\n" + table},
 		"When the terminal is wide, it should clear it and cut nothing": {screen{terminal: true, width: 80}, false, clearScreen + about + "\n" + table},
 		"When its width isn't known, it should cut nothing":             {screen{terminal: true}, false, clearScreen + about + "\n" + table},
 		"When lines are longer than the terminal is wide, it should cut them": {
@@ -68,6 +68,20 @@ func TestScreen(t *testing.T) {
 			NewWithT(t).Expect(test.screen.draw(about, test.warning, table)).To(Equal(test.want))
 		})
 	}
+	t.Run("When output goes to a pipe, it should write the lines that have changed", func(t *testing.T) {
+		g, before := NewWithT(t), sets.Set[string](nil)
+		for _, step := range []struct{ table, want string }{
+			{"NODE  AGE  STATE\na     5s   empty\nb     2m3s\n2 nodes\n", "NODE  AGE  STATE\na     5s   empty\nb     2m3s\n2 nodes\n"},
+			{"NODE  AGE   STATE\na     15s   empty\nb     2m13s\n2 nodes\n", ""},
+			{"NODE  AGE   STATE\na     25s   draining\nb     2m23s\nc2    0s\n3 nodes\n", "a     25s   draining\nc2    0s\n3 nodes\n"},
+			{"API SERVER away since 12:00:00\nNODE  AGE   STATE\na     25s   draining\n", "API SERVER away since 12:00:00\n"},
+			{"API SERVER away since 12:00:10\nNODE  AGE   STATE\na     25s   draining\n", ""},
+		} {
+			var got string
+			got, before = changes(before, step.table)
+			g.Expect(got).To(Equal(step.want))
+		}
+	})
 	t.Run("When output goes to no file, it should be no terminal", func(t *testing.T) {
 		NewWithT(t).Expect(screenOf(httptest.NewRecorder())).To(Equal(screen{}))
 	})
