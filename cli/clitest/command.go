@@ -33,38 +33,19 @@ func Run(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// Watch is a command with --watch, until it is interrupted.
-type Watch struct {
-	Out       *gbytes.Buffer
-	ended     chan error
-	interrupt context.CancelFunc
-}
-
-// Watch starts a command with --watch on the server.
-func (s *Server) Watch(t *testing.T, cmd *cobra.Command) *Watch {
+// Watch starts a command with --watch on the server. It returns what it prints, and a function that interrupts it, which is no error.
+func (s *Server) Watch(t *testing.T, cmd *cobra.Command) (out *gbytes.Buffer, interrupt func()) {
 	t.Helper()
-	ctx, interrupt := context.WithCancel(t.Context())
-	w := &Watch{Out: gbytes.NewBuffer(), ended: make(chan error, 1), interrupt: interrupt}
+	ctx, cancel := context.WithCancel(t.Context())
+	out = gbytes.NewBuffer()
+	ended := make(chan error, 1)
 	go func() {
 		root := Command(cmd, "--watch", "--kubeconfig", s.Kubeconfig)
-		root.SetOut(w.Out)
-		w.ended <- root.ExecuteContext(ctx)
+		root.SetOut(out)
+		ended <- root.ExecuteContext(ctx)
 	}()
-	return w
-}
-
-// Prints waits for a text after those that were waited for before.
-func (w *Watch) Prints(t *testing.T, pattern string) {
-	t.Helper()
-	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
-		g.Expect(w.ended).To(gomega.BeEmpty(), "it has ended")
-		g.Expect(w.Out).To(gbytes.Say(pattern))
-	}).Should(gomega.Succeed())
-}
-
-// EndsInterrupted interrupts it, which is no error.
-func (w *Watch) EndsInterrupted(t *testing.T) {
-	t.Helper()
-	w.interrupt()
-	gomega.NewWithT(t).Eventually(w.ended).Should(gomega.Receive(gomega.Not(gomega.HaveOccurred())))
+	return out, func() {
+		cancel()
+		gomega.NewWithT(t).Eventually(ended).Should(gomega.Receive(gomega.Not(gomega.HaveOccurred())))
+	}
 }

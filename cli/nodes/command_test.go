@@ -4,9 +4,11 @@ package nodes
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -36,12 +38,14 @@ func TestNodesCommand(t *testing.T) {
 		}).Should(And(MatchRegexp(`(?m)^first +general +m5.large +a +spot +\$0.250`), ContainSubstring("1 node, $0.250 an hour")))
 	})
 	t.Run("When it watches, it should print another table when a node has come, and end when it is interrupted", func(t *testing.T) {
-		watch := server.Watch(t, NewCommand())
-		watch.Prints(t, `1 node, \$0\.250 an hour`)
-		NewWithT(t).Expect(watch.Out.Contents()).NotTo(ContainSubstring("\x1b"), "it is no terminal")
+		g := NewWithT(t)
+		out, interrupt := server.Watch(t, NewCommand())
+		g.Eventually(out).Should(gbytes.Say(`1 node, \$0\.250 an hour`))
 		create("second")
-		watch.Prints(t, `2 nodes, \$0\.500 an hour`)
-		watch.EndsInterrupted(t)
+		g.Eventually(out).Should(gbytes.Say(`2 nodes, \$0\.500 an hour`))
+		interrupt()
+		g.Expect(string(out.Contents())).NotTo(ContainSubstring("\x1b"), "it is no terminal")
+		g.Expect(strings.Count(string(out.Contents()), "first ")).To(Equal(1), "it hasn't changed")
 	})
 	t.Run("When the NodePool has no node, it should say which have some", func(t *testing.T) {
 		_, err := clitest.Run(t, NewCommand(), "--kubeconfig", server.Kubeconfig, "--nodepool", "genral")

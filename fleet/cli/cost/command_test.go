@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -157,11 +158,12 @@ func TestCost(t *testing.T) {
 		clitest.Shown(t, "docs/reference/cli/cost.md", "autonode cost", out)
 	})
 	t.Run("When it watches, it should print another table when a machine has come, and end when it is interrupted", func(t *testing.T) {
-		watch := server.Watch(t, NewCommand())
-		watch.Prints(t, `without an account: 1 machine for \$0\.050 an hour`)
+		g := NewWithT(t)
+		out, interrupt := server.Watch(t, NewCommand())
+		g.Eventually(out).Should(gbytes.Say(`without an account: 1 machine for \$0\.050 an hour`))
 		server.Create(t, machineOf("red", "general", "second", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, capacity.Priced{Price: 0.05}))
-		watch.Prints(t, `without an account: 2 machines for \$0\.100 an hour`)
-		watch.EndsInterrupted(t)
+		g.Eventually(out).Should(gbytes.Say(`without an account: 2 machines for \$0\.100 an hour`))
+		interrupt()
 	})
 	t.Run("When there is no such account, it should name those that are there", func(t *testing.T) {
 		_, err := costs(t, "--account", "testing")
