@@ -96,3 +96,21 @@ func (f *Flags) Find(ctx context.Context, argument, namespace, what string, obje
 	}
 	return key, fmt.Errorf("%q is in namespace %s, not in %s: name it %s", key.Name, elsewhere[0].Namespace, key.Namespace, elsewhere[0])
 }
+
+// Named returns the item of a name; without a name all. An error names those that there are.
+func Named[T any](all []T, kind, name string, nameOf func(*T) string) ([]T, error) {
+	if name == "" {
+		return all, nil
+	}
+	var names []string
+	for i := range all {
+		switch found := nameOf(&all[i]); found {
+		case name:
+			return all[i : i+1], nil
+		case "":
+		default:
+			names = append(names, found)
+		}
+	}
+	return nil, fmt.Errorf("there is no %s %q; there are %s", kind, name, cmp.Or(strings.Join(names, ", "), "none"))
+}

@@ -56,9 +56,8 @@ selects, cheapest first, at most one hundred. What a NodePool may launch of them
 		Example: `  autonode offerings
   autonode offerings --node-class default -o json`,
 	}, &o)
-	flags := cmd.Flags()
 	o.Cluster.Add(cmd, cluster.Guest, nil)
-	flags.StringVar(&o.NodeClass, "node-class", "", "show what one ClusterAPINodeClass offers; without it all")
+	cmd.Flags().StringVar(&o.NodeClass, "node-class", "", "show what one ClusterAPINodeClass offers; without it all")
 	o.Cluster.Complete(cmd, &v1alpha1.ClusterAPINodeClass{}, "node-class")
 	printer.AddFlag(cmd, &o.Output)
 	return cmd
@@ -78,27 +77,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	} else if err != nil {
 		return fmt.Errorf("listing node classes: %w", err)
 	}
-	classes, err := o.chosen(list.Items)
-	if err != nil {
-		return err
-	}
-	return o.print(streams.Out, classes)
-}
-
-// chosen returns the node classes to show, by their names.
-func (o *Options) chosen(all []v1alpha1.ClusterAPINodeClass) ([]v1alpha1.ClusterAPINodeClass, error) {
-	slices.SortFunc(all, func(a, b v1alpha1.ClusterAPINodeClass) int { return strings.Compare(a.Name, b.Name) })
-	if o.NodeClass == "" {
-		return all, nil
-	}
-	var names []string
-	for i := range all {
-		if all[i].Name == o.NodeClass {
-			return all[i : i+1], nil
-		}
-		names = append(names, all[i].Name)
-	}
-	return nil, fmt.Errorf("there is no ClusterAPINodeClass %q; there are %s", o.NodeClass, cmp.Or(strings.Join(names, ", "), "none"))
+	return o.print(streams.Out, list.Items)
 }
 
 // Listed are the offerings as --output json and yaml print them. Scripts may rely on the fields.
@@ -116,7 +95,13 @@ type NodeClass struct {
 	Problems []status.Condition `json:"problems,omitempty"`
 }
 
-func (o *Options) print(to io.Writer, classes []v1alpha1.ClusterAPINodeClass) error {
+// print prints the node classes to show, by their names.
+func (o *Options) print(to io.Writer, all []v1alpha1.ClusterAPINodeClass) error {
+	slices.SortFunc(all, func(a, b v1alpha1.ClusterAPINodeClass) int { return strings.Compare(a.Name, b.Name) })
+	classes, err := cluster.Named(all, v1alpha1.Kind, o.NodeClass, func(class *v1alpha1.ClusterAPINodeClass) string { return class.Name })
+	if err != nil {
+		return err
+	}
 	listed, names := Listed{NodeClasses: []NodeClass{}}, []string{}
 	for i := range classes {
 		class := &classes[i]

@@ -128,7 +128,7 @@ func TestCost(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(Equal("no CapacityAccounts, and no Machines that Karpenter launched\n"))
 		_, err = costs(t, "--account", "production")
-		g.Expect(err).To(MatchError(ContainSubstring(`there is no CapacityAccount "production", nor any other; leave out --account`)))
+		g.Expect(err).To(MatchError(ContainSubstring(`there is no CapacityAccount "production"; there are none; leave out --account`)))
 	})
 	makeFleet(t)
 	t.Run("When a fleet is worked by hand, it should print what the golden file has", func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestCost(t *testing.T) {
 	})
 	t.Run("When there is no such account, it should name those that are there", func(t *testing.T) {
 		_, err := costs(t, "--account", "testing")
-		NewWithT(t).Expect(err).To(MatchError(`there is no CapacityAccount "testing"; there are production`))
+		NewWithT(t).Expect(err).To(MatchError(`there is no CapacityAccount "testing"; there are production; leave out --account to see all machines`))
 	})
 	t.Run("When the user may not list something, it should say what, watching or not", func(t *testing.T) {
 		g := NewWithT(t)

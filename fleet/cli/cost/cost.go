@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -104,8 +103,8 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, 
 	if err != nil {
 		return err
 	}
-	if costs, err = ofAccount(costs, o.Account); err != nil {
-		return err
+	if costs, err = cluster.Named(costs, "CapacityAccount", o.Account, func(c *accountCost) string { return c.Account }); err != nil {
+		return fmt.Errorf("%w; leave out --account to see all machines", err)
 	}
 	return printCosts(to, costs, groups[o.By], o.Output)
 }
@@ -237,24 +236,4 @@ func costOf(
 	}
 	report.Report = cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))
 	return report
-}
-
-// ofAccount leaves out the other accounts.
-func ofAccount(costs []accountCost, name string) ([]accountCost, error) {
-	if name == "" {
-		return costs, nil
-	}
-	var names []string
-	for i, c := range costs {
-		if c.Account == name {
-			return costs[i : i+1], nil
-		}
-		if c.Account != "" {
-			names = append(names, c.Account)
-		}
-	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("there is no CapacityAccount %q, nor any other; leave out --account to see the list prices of all machines", name)
-	}
-	return nil, fmt.Errorf("there is no CapacityAccount %q; there are %s", name, strings.Join(names, ", "))
 }
