@@ -117,12 +117,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return err
 	}
 	if o.Render {
-		for _, object := range objects {
-			if err := printer.Documents(streams.Out, object); err != nil {
-				return err
-			}
-		}
-		return nil
+		return printer.Documents(streams.Out, objects...)
 	}
 	management, err := o.Management.Client()
 	if err != nil {

@@ -156,7 +156,7 @@ func (t *Table) Flush() error {
 }
 
 // Documents writes objects as documents of YAML.
-func Documents(to io.Writer, objects ...any) error {
+func Documents[T any](to io.Writer, objects ...T) error {
 	for _, object := range objects {
 		content, err := YAML(object)
 		if err != nil {

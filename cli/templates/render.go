@@ -195,7 +195,7 @@ func RenderMachine(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl 
 	}
 	printer.Printf(out, "# %s as %s\n", tmpl.Source, tmpl.InstanceType)
 	if made.Bootstrap == nil {
-		return printer.Documents(out, made.Infrastructure, made.Machine)
+		return printer.Documents[any](out, made.Infrastructure, made.Machine)
 	}
-	return printer.Documents(out, made.Infrastructure, made.Bootstrap, made.Machine)
+	return printer.Documents[any](out, made.Infrastructure, made.Bootstrap, made.Machine)
 }
