@@ -29,6 +29,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/internal/headers"
 	"github.com/autonode-io/autonode/internal/message"
 )
@@ -198,4 +199,29 @@ func (b bounded) List(ctx context.Context, into client.ObjectList, opts ...clien
 	case <-ctx.Done():
 		return fmt.Errorf("reading a list: %w", ctx.Err())
 	}
+}
+
+// FieldOwner is the manager of the fields that this program writes.
+const FieldOwner = "autonode-cli"
+
+// DryRun is a command's --dry-run.
+type DryRun string
+
+// Values of --dry-run, as kubectl has them.
+const (
+	DryRunNone   DryRun = "none"
+	DryRunClient DryRun = "client"
+	DryRunServer DryRun = "server"
+)
+
+// Add adds --dry-run.
+func (d *DryRun) Add(cmd *cobra.Command) {
+	*d = DryRunNone
+	command.AddChoice(cmd, (*string)(d), "dry-run", "", "client writes nothing, server lets the API server try it", string(DryRunNone),
+		string(DryRunClient), string(DryRunServer))
+}
+
+// Suffix follows what would be done.
+func (d DryRun) Suffix() string {
+	return map[DryRun]string{DryRunClient: " (dry run)", DryRunServer: " (server dry run)"}[d]
 }

@@ -62,6 +62,15 @@ func (i *item) condition(kind, reason, text string) {
 	}
 }
 
+// conditions reports the first one that is False, but for Ready, which repeats it.
+func (i *item) conditions(all []status.Condition) {
+	for _, c := range all {
+		if c.Status == metav1.ConditionFalse && c.Type != status.ConditionReady {
+			i.condition(c.Type, c.Reason, c.Message)
+		}
+	}
+}
+
 // tree makes the tree, from the HostedCluster to nodes.
 func (v *view) tree() *item {
 	root := v.hostedClusterItem()
@@ -196,11 +205,7 @@ func classItem(class *v1alpha1.ClusterAPINodeClass) *item {
 	}
 	item := newItem("ClusterAPINodeClass %s  %s  version %s", class.Name, english.Plural(count, "template", ""),
 		cmp.Or(class.Status.Version, "not known"))
-	for i := range class.Status.Conditions {
-		if c := &class.Status.Conditions[i]; c.Status == metav1.ConditionFalse && c.Type != status.ConditionReady {
-			item.condition(c.Type, c.Reason, c.Message)
-		}
-	}
+	item.conditions(class.Status.Conditions)
 	unavailable := 0
 	for i := range class.Status.Templates {
 		t := &class.Status.Templates[i]
@@ -220,11 +225,7 @@ func poolItem(pool *karpv1.NodePool) *item {
 	if nodes, ok := pool.Status.Resources["nodes"]; ok {
 		item.Text += "  " + english.Plural(int(nodes.Value()), "node", "")
 	}
-	for _, c := range pool.Status.Conditions {
-		if c.Status == metav1.ConditionFalse && c.Type != status.ConditionReady {
-			item.condition(c.Type, c.Reason, c.Message)
-		}
-	}
+	item.conditions(pool.Status.Conditions)
 	return item
 }
 

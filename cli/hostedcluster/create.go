@@ -40,19 +40,14 @@ func NewCommand() *cobra.Command {
 // CreateOptions are those of `autonode hosted-cluster create`.
 type CreateOptions struct {
 	Management cluster.Flags
-	Cluster    string
-	Namespace  string
-	Release    string
-	PullSecret string
 	Templates  []string
-	Bootstrap  string
-	Selector   string
 	Shared     bool
+	DryRun     cluster.DryRun
+
+	Cluster, Namespace, Release, PullSecret, Bootstrap, Selector, OperatorNamespace, Output string
+
 	// sharedFlag: without --shared-namespace, the namespace's other Clusters decide.
-	sharedFlag        *pflag.Flag
-	OperatorNamespace string
-	DryRun            cluster.DryRun
-	Output            string
+	sharedFlag *pflag.Flag
 }
 
 func newCreateCommand() *cobra.Command {

@@ -97,8 +97,10 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, 
 	if err != nil {
 		return err
 	}
-	if err := o.known(v); err != nil && !o.Watch {
-		return err
+	if o.NodePool != "" && !o.Watch {
+		if err := o.known(v); err != nil {
+			return err
+		}
 	}
 	rows := sorted(v.rows(o.NodePool), orders[o.SortBy])
 	var names []string
@@ -112,15 +114,12 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, 
 // known returns an error if --nodepool names no NodePool that has nodes.
 func (o *Options) known(v *view) error {
 	pools := sets.New[string]()
-	for i := range v.nodeClaims.Items {
-		pools.Insert(v.nodeClaims.Items[i].Labels[karpv1.NodePoolLabelKey])
-	}
-	for i := range v.nodes.Items {
-		pools.Insert(v.nodes.Items[i].Labels[karpv1.NodePoolLabelKey])
+	for _, r := range v.rows("") {
+		pools.Insert(r.NodePool)
 	}
 	pools.Delete("")
 	switch {
-	case o.NodePool == "" || pools.Has(o.NodePool):
+	case pools.Has(o.NodePool):
 		return nil
 	case pools.Len() == 0:
 		return fmt.Errorf("no node is of NodePool %q, nor of any other; see `kubectl get nodepools`", o.NodePool)

@@ -21,14 +21,8 @@ import (
 // NewOptions are those of `autonode release new`.
 type NewOptions struct {
 	registryFlags
-	Target            string
-	Version           string
-	Previous          []string
-	Components        []string
-	ComponentVersions []string
-	CRDs              []string
-	NodeImages        []string
-	Output            string
+	Target, Version, Output                                   string
+	Previous, Components, ComponentVersions, CRDs, NodeImages []string
 }
 
 func newNewCommand() *cobra.Command {
