@@ -43,14 +43,13 @@ var orders = map[string]func(a, b *row) int{
 }
 
 var errNoNodeClaims = errors.New("this cluster has no NodeClaims, so Karpenter doesn't run in it; choose another with --context or " +
-	"--kubeconfig, " +
-	"or ask the platform team to set spec.autoNode")
+	"--kubeconfig, or ask the platform team to set spec.autoNode")
 
 // Options are those of `autonode nodes`.
 type Options struct {
-	Cluster                  cluster.Flags
-	NodePool, SortBy, Output string
-	Watch                    watch.Flag
+	watch.Options
+	Cluster          cluster.Flags
+	NodePool, SortBy string
 }
 
 // NewCommand returns `autonode nodes`.
@@ -75,17 +74,16 @@ the node's label eks-node-viewer/instance-price has.`,
 	o.Cluster.Complete(cmd, &karpv1.NodePool{}, "nodepool")
 	o.SortBy = "name"
 	command.AddChoice(cmd, &o.SortBy, "sort-by", "", "order, the youngest, dearest and fullest first", slices.Sorted(maps.Keys(orders))...)
-	o.Watch.Add(cmd)
-	printer.AddFlag(cmd, &o.Output)
+	o.Add(cmd)
 	return cmd
 }
 
-// Validate implements command.Options.
-func (o *Options) Validate() error { return o.Watch.Validate(o.Output) }
-
 // Run prints the nodes, once or until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
-	return o.Watch.Show(ctx, &o.Cluster, streams, watched(), o.show)
+	return o.Show(ctx, &o.Cluster, streams, cache.Options{
+		Scheme: clientgoscheme.Scheme, DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
+	}, []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}}, o.show)
 }
 
 func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, live bool) error {
@@ -153,15 +151,4 @@ func read(ctx context.Context, reader client.Reader, clk clock.Clock, events ...
 		}
 	}
 	return v, nil
-}
-
-// watched are the kinds that a table of nodes is made of.
-func watched() watch.Kinds {
-	return watch.Kinds{
-		Cache: cache.Options{
-			Scheme: clientgoscheme.Scheme, DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
-		},
-		Objects: []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}},
-	}
 }

@@ -72,8 +72,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	list := &v1alpha1.ClusterAPINodeClassList{}
 	if err := guest.List(ctx, list); meta.IsNoMatchError(err) {
 		return errors.New("this cluster has no ClusterAPINodeClasses, so AutoNode isn't on for it; choose another with --context or " +
-			"--kubeconfig, " +
-			"or ask the platform team to set spec.autoNode")
+			"--kubeconfig, or ask the platform team to set spec.autoNode")
 	} else if err != nil {
 		return fmt.Errorf("listing node classes: %w", err)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/internal/message"
 )
 
@@ -29,47 +30,45 @@ const (
 	ageInterval    = 10 * time.Second
 )
 
-// Flag is a command's --watch.
-type Flag bool
-
-// Add adds the flag.
-func (f *Flag) Add(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP((*bool)(f), "watch", "w", false, "show the table again whenever something changes, until interrupted")
+// Options are those of commands that print a table of a cluster.
+type Options struct {
+	Output string
+	Watch  bool
 }
 
-// Validate rejects an output format in which nothing is watched.
-func (f Flag) Validate(format string) error {
-	if f && format != "" {
-		return fmt.Errorf("--watch shows tables: leave out --output %s", format)
+// Add adds --watch and --output. own are further formats of the command.
+func (o *Options) Add(cmd *cobra.Command, own ...string) {
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
+	printer.AddFlag(cmd, &o.Output, own...)
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error {
+	if o.Watch && o.Output != "" {
+		return fmt.Errorf("--watch shows tables: leave out --output %s", o.Output)
 	}
 	return nil
 }
 
-// Kinds are those that a table is made of.
-type Kinds struct {
-	Cache   cache.Options
-	Objects []client.Object
-}
-
-// Show prints a table of a cluster once, or, with the flag, whenever a watch has reported something, until ctx is done. show prints to a
-// writer the objects that it reads; live is false if it reads from a watch's cache.
-func (f Flag) Show(ctx context.Context, flags *cluster.Flags, streams command.Streams, kinds Kinds,
+// Show prints a table once, or, with --watch, whenever objects in a cache have changed, until ctx is done. show prints what it reads; live
+// is false if it reads from the cache.
+func (o *Options) Show(ctx context.Context, flags *cluster.Flags, streams command.Streams, options cache.Options, objects []client.Object,
 	show func(ctx context.Context, reader client.Reader, to io.Writer, live bool) error) error {
 	config, err := flags.Config()
 	if err != nil {
 		return err
 	}
-	reader, err := cluster.NewClient(config, kinds.Cache.Scheme)
+	reader, err := cluster.NewClient(config, options.Scheme)
 	if err != nil {
 		return err
 	}
-	if !f {
+	if !o.Watch {
 		return show(ctx, reader, streams.Out, true)
 	}
 	if err := show(ctx, reader, io.Discard, true); err != nil {
 		return err // a watch would try again and again what isn't allowed or isn't there
 	}
-	cached, err := cache.New(config, kinds.Cache)
+	cached, err := cache.New(config, options)
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
@@ -87,7 +86,7 @@ func (f Flag) Show(ctx context.Context, flags *cluster.Flags, streams command.St
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cached.Start(ctx) }()
-	for _, object := range kinds.Objects {
+	for _, object := range objects {
 		informer, err := cached.GetInformer(ctx, object)
 		if ctx.Err() != nil {
 			return nil

@@ -28,7 +28,6 @@ import (
 	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
-	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/watch"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/cost"
@@ -42,9 +41,9 @@ func errNotServed(kind string) error {
 
 // Options are those of `autonode cost`.
 type Options struct {
-	Management          cluster.Flags
-	Account, By, Output string
-	Watch               watch.Flag
+	watch.Options
+	Management  cluster.Flags
+	Account, By string
 }
 
 // NewCommand returns `autonode cost`.
@@ -70,13 +69,9 @@ for what is unused.`,
 	o.Management.Complete(cmd, &autonodev1alpha1.CapacityAccount{}, "account")
 	o.By = "cluster"
 	command.AddChoice(cmd, &o.By, "by", "", "what a row is of", groupNames...)
-	printer.AddFlag(cmd, &o.Output, "csv")
-	o.Watch.Add(cmd)
+	o.Add(cmd, "csv")
 	return cmd
 }
-
-// Validate implements command.Options.
-func (o *Options) Validate() error { return o.Watch.Validate(o.Output) }
 
 // Run prints the costs once, or whenever a watch has reported something until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
@@ -89,13 +84,10 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return fmt.Errorf("selecting Karpenter's Machines: %w", err)
 	}
 	machines := partialOf(machineKind)
-	return o.Watch.Show(ctx, &o.Management, streams, watch.Kinds{
-		Cache: cache.Options{
-			Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
-		},
-		Objects: []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines},
-	}, o.show)
+	return o.Show(ctx, &o.Management, streams, cache.Options{
+		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
+	}, []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines}, o.show)
 }
 
 func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, _ bool) error {
