@@ -349,8 +349,11 @@ func (v *view) text(to io.Writer, root *item) error {
 
 // print prints a line after one prefix, and those below it after another.
 func (i *item) print(to io.Writer, first, others string) {
-	printer.Printf(to, "%s %s%s\n", mark(i), first, i.Text)
-	gap := others
+	mark, gap := " ", others
+	if i.Wrong != "" {
+		mark = "!"
+	}
+	printer.Printf(to, "%s %s%s\n", mark, first, i.Text)
 	if len(i.Below) > 0 {
 		gap += "│  "
 	}
@@ -364,13 +367,6 @@ func (i *item) print(to io.Writer, first, others string) {
 			below.print(to, others+"├─ ", others+"│  ")
 		}
 	}
-}
-
-func mark(i *item) string {
-	if i.Wrong != "" {
-		return "!"
-	}
-	return " "
 }
 
 // first returns the first item with which something is wrong, nil for none. What a HostedCluster reports of something below it is below.

@@ -109,14 +109,6 @@ func convert(u *unstructured.Unstructured) error {
 	return err
 }
 
-// Read reads a file, or standard input if its name is -.
-func Read(stdin io.Reader, name string) ([]byte, error) {
-	if name == "-" {
-		return readBounded(stdin, name, maxSize)
-	}
-	return ReadBounded(name, maxSize)
-}
-
 // Open opens a file of any size, or standard input if its name is -. Close it.
 func Open(stdin io.Reader, name string) (io.ReadCloser, error) {
 	if name == "-" {
@@ -125,18 +117,17 @@ func Open(stdin io.Reader, name string) (io.ReadCloser, error) {
 	return os.Open(name)
 }
 
-// ReadBounded reads a file of at most limit bytes.
-func ReadBounded(name string, limit int64) ([]byte, error) {
-	file, err := os.Open(name)
+// Read reads a file, or standard input if its name is -.
+func Read(stdin io.Reader, name string) ([]byte, error) { return ReadBounded(stdin, name, maxSize) }
+
+// ReadBounded is Read for a file of at most limit bytes.
+func ReadBounded(stdin io.Reader, name string, limit int64) ([]byte, error) {
+	file, err := Open(stdin, name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	return readBounded(file, name, limit)
-}
-
-func readBounded(from io.Reader, name string, limit int64) ([]byte, error) {
-	content, err := io.ReadAll(io.LimitReader(from, limit+1))
+	content, err := io.ReadAll(io.LimitReader(file, limit+1))
 	if err == nil && int64(len(content)) > limit {
 		err = fmt.Errorf("%s has more than %d bytes", name, limit)
 	}

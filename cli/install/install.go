@@ -103,7 +103,7 @@ var argument = regexp.MustCompile(`^--[a-z][a-z0-9-]*$`)
 // Run applies the objects, or prints them.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	if o.Settings != "" {
-		content, err := file.ReadBounded(o.Settings, maxSettings)
+		content, err := file.ReadBounded(streams.In, o.Settings, maxSettings)
 		if err != nil {
 			return fmt.Errorf("--karpenter-settings: %w", err)
 		}

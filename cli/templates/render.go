@@ -67,15 +67,8 @@ A source that can't be used is an error, as in the node class's conditions. The 
 	flags.StringVar(&o.Chosen.FailureDomain, "failure-domain", "", "failure domain of the Machine; without it the zone")
 	o.Chosen.CapacityType = "on-demand"
 	command.AddChoice(cmd, &o.Chosen.CapacityType, "capacity-type", "", "capacity type of the node", "on-demand", "spot")
+	command.RequireFlags(cmd, "filename")
 	return cmd
-}
-
-// Validate implements command.Options.
-func (o *RenderOptions) Validate() error {
-	if len(o.Files) == 0 {
-		return errors.New("name the files with the node class and its sources: -f FILE")
-	}
-	return nil
 }
 
 // AnySecret takes for granted that a node class's bootstrap Secret exists.
