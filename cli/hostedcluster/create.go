@@ -4,6 +4,7 @@
 package hostedcluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -215,10 +216,7 @@ func (o *CreateOptions) clusterAPI(cluster string) (*v1beta1.ClusterAPI, error) 
 	}
 	clusterAPI := &v1beta1.ClusterAPI{}
 	for _, template := range o.Templates {
-		kind, group, ok := strings.Cut(template, ".")
-		if !ok {
-			group = clusterv1.GroupVersionInfrastructure.Group
-		}
+		kind, group := kindAndGroup(template, clusterv1.GroupVersionInfrastructure.Group)
 		clusterAPI.InfrastructureTemplateSelectors = append(clusterAPI.InfrastructureTemplateSelectors,
 			v1alpha1.InfrastructureTemplateSelector{APIGroup: group, Kind: kind, Selector: *selector})
 	}
@@ -226,13 +224,16 @@ func (o *CreateOptions) clusterAPI(cluster string) (*v1beta1.ClusterAPI, error) 
 	if !ok || kind == "" || name == "" {
 		return nil, fmt.Errorf("--bootstrap %q: must be KIND/NAME, such as KubeadmConfigTemplate/workers", o.Bootstrap)
 	}
-	kind, group, ok := strings.Cut(kind, ".")
-	if !ok {
-		group = clusterv1.GroupVersionBootstrap.Group
-	}
+	kind, group := kindAndGroup(kind, clusterv1.GroupVersionBootstrap.Group)
 	clusterAPI.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{APIGroup: group,
 		Kind: kind, Name: name}}
 	return clusterAPI, nil
+}
+
+// kindAndGroup reads KIND or KIND.GROUP.
+func kindAndGroup(text, usual string) (kind, group string) {
+	kind, group, _ = strings.Cut(text, ".")
+	return kind, cmp.Or(group, usual)
 }
 
 // write creates the HostedCluster, and lets the Cluster consent to it first: a HostedCluster without consent has an error at once. The

@@ -324,13 +324,13 @@ func printTable(to io.Writer, rows []*row, pending int) error {
 		pods += r.Pods
 		requested.cpu, requested.memory = requested.cpu+r.requested.cpu, requested.memory+r.requested.memory
 		allocatable.cpu, allocatable.memory = allocatable.cpu+r.allocatable.cpu, allocatable.memory+r.allocatable.memory
-		table.Row(r.Name, r.NodePool, r.InstanceType, r.Zone, r.CapacityType, dollars(r.PricePerHour), percent(r.CPU), percent(r.Memory),
-			r.Pods, r.age, r.State)
+		table.Row(r.Name, r.NodePool, r.InstanceType, r.Zone, r.CapacityType, printer.Dollars(float64(r.PricePerHour)), percent(r.CPU),
+			percent(r.Memory), r.Pods, r.age, r.State)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	summary := fmt.Sprintf("%s, %s an hour", english.Plural(len(rows), "node", ""), dollars(price))
+	summary := fmt.Sprintf("%s, %s an hour", english.Plural(len(rows), "node", ""), printer.Dollars(float64(price)))
 	if unpriced > 0 {
 		summary += fmt.Sprintf(" and %d without a price", unpriced)
 	}
@@ -342,8 +342,6 @@ func printTable(to io.Writer, rows []*row, pending int) error {
 	_, err := fmt.Fprintln(to, message.Line(summary))
 	return err
 }
-
-func dollars(price number) string { return printer.Dollars(float64(price)) }
 
 func percent(fraction number) string {
 	if fraction.IsZero() {
