@@ -30,7 +30,7 @@ const Stdout = "-"
 // complete before Close.
 func Create(to string, stdout io.Writer, now time.Time) (Archive, error) {
 	if to == Stdout {
-		return newTarball(stdout, nil, "autonode-dump", now), nil
+		return newTarball(stdout, io.NopCloser(nil), "autonode-dump", now), nil
 	}
 	if _, err := os.Stat(to); err == nil {
 		return nil, fmt.Errorf("--to %s: it exists, and isn't overwritten; choose another name, or remove it", to)
@@ -67,7 +67,7 @@ func checkName(to string) error {
 	return nil
 }
 
-func newTarball(to io.Writer, file *os.File, top string, now time.Time) *tarball {
+func newTarball(to io.Writer, file io.Closer, top string, now time.Time) *tarball {
 	compressed := gzip.NewWriter(to)
 	return &tarball{file: file, compressed: compressed, tar: tar.NewWriter(compressed), top: top, now: now}
 }
@@ -87,8 +87,7 @@ func (f folder) Add(name string, content []byte) error {
 func (folder) Close() error { return nil }
 
 type tarball struct {
-	// file is nil on standard output.
-	file       *os.File
+	file       io.Closer
 	compressed *gzip.Writer
 	tar        *tar.Writer
 	top        string
@@ -107,9 +106,5 @@ func (t *tarball) Add(name string, content []byte) error {
 
 // Close implements Archive.
 func (t *tarball) Close() error {
-	err := errors.Join(t.tar.Close(), t.compressed.Close())
-	if t.file != nil {
-		err = errors.Join(err, t.file.Close())
-	}
-	return err
+	return errors.Join(t.tar.Close(), t.compressed.Close(), t.file.Close())
 }
