@@ -96,8 +96,8 @@ func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.objects[gvk] = nil
 		if kind.buffers && len(list[*autoscalingv1beta1.CapacityBuffer](s)) == 0 {
-			s.objects[gvk] = nil
 			continue
 		}
 		list, _ := kind.list.DeepCopyObject().(client.ObjectList)
@@ -105,15 +105,13 @@ func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 		case meta.IsNoMatchError(err) && !kind.optional:
 			return nil, ErrNoKarpenter
 		case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
-			s.objects[gvk] = nil
 			continue
 		case err != nil && kind.optional:
-			s.objects[gvk], s.Unread[gvk.Kind] = nil, err
+			s.Unread[gvk.Kind] = err
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("listing objects of kind %s: %w", gvk.Kind, err)
 		}
-		s.objects[gvk] = nil
 		if err := meta.EachListItem(list, func(item runtime.Object) error {
 			if object, ok := item.(client.Object); ok {
 				s.objects[gvk] = append(s.objects[gvk], object)
