@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/autonode-io/autonode/cli/condition"
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 	"github.com/autonode-io/autonode/manifests"
@@ -219,7 +220,7 @@ func TestControlPlane(t *testing.T) {
 func TestHostileOutput(t *testing.T) {
 	const hostile = printertest.Hostile
 	report := &Report{}
-	report.condition(hostile, &metav1.Condition{Type: hostile, Reason: hostile, Message: hostile})
+	report.condition(Wrong, hostile, hostile, &metav1.Condition{Type: hostile, Reason: hostile, Message: hostile})
 	printertest.Harmless(t, "check", func(to io.Writer) error { return report.print(to) })
 	printertest.Harmless(t, "check -o json", func(to io.Writer) error { return printer.Encode(to, "json", report) })
 }
