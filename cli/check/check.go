@@ -35,16 +35,16 @@ func NewCommand() *cobra.Command {
 	var o Options
 	cmd := command.New(&cobra.Command{
 		Use:   "check [[NAMESPACE/]NAME]",
-		Short: "Check the requirements in a management cluster, or of one Cluster, and how to meet them",
-		Long: `Check the requirements in a management cluster, or of one Cluster, and how to meet them.
+		Short: "Check the requirements of a management cluster or of one Cluster, and show how to meet them",
+		Long: `Check the requirements of a management cluster or of one Cluster, and show how to meet them.
 
 Without NAME the command checks the management cluster: versions, Cluster API and its providers, AutoNode's CRDs and
-policies, the operator, its rights and yours, CapacityAccounts, catalogs and HostedClusters. With the NAME of a
+policies, the operator, its permissions and yours, CapacityAccounts, catalogs and HostedClusters. With the NAME of a
 HostedCluster or of a Cluster it checks that one: control plane, kubeconfig, templates, bootstrap, payload, Karpenter.
-NAME may be of a Cluster that has no HostedCluster yet.
+NAME may be a Cluster without a HostedCluster.
 
-A line begins with ✓, with ! for what may be intended, or with ✗ for what is wrong. Below each ! and ✗ is what to do.
-The command writes nothing, and exits with code 1 if something is wrong.`,
+✓ marks a requirement that is met, ! a warning, which may be intended, and ✗ a failure. Below each ! and ✗ is the fix.
+The command writes nothing, and exits with code 1 after a failure.`,
 		Example: `  autonode check
   autonode check clusters/blue
   autonode check -o json`,

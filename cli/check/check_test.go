@@ -45,7 +45,7 @@ func TestReport(t *testing.T) {
 ✓ Kubernetes: v1.36.3
 ! Operator: 1 of 2 replicas are available
     wait
-2 checks: nothing is wrong, 1 warning
+2 checks: no failures, 1 warning
 `
 		if diff := cmp.Diff(want, lines(t, report)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -57,7 +57,7 @@ func TestReport(t *testing.T) {
 		report.condition(Wrong, "HostedCluster a/b", condition.Fix("ReleaseMissing"), &metav1.Condition{Type: "ReleaseResolved", Reason: "ReleaseMissing", Message: "there is none"})
 		g.Expect(lines(t, report)).To(HaveSuffix("✗ HostedCluster a/b: ReleaseResolved (ReleaseMissing): there is none\n    set " +
 			"spec.release.image, or the operator's flag --karpenter-image\n"))
-		g.Expect(report.err()).To(MatchError("1 of 3 checks failed; do what is below the lines with ✗, the first one first"))
+		g.Expect(report.err()).To(MatchError("1 of 3 checks failed; fix the failures above, in order"))
 	})
 	t.Run("When something can't be read, it should distinguish what may not be read from what isn't there", func(t *testing.T) {
 		report := &Report{}
@@ -111,7 +111,7 @@ func TestDefinitions(t *testing.T) {
 		change func(*managementCheck)
 		want   string
 	}{
-		{"When they are this program's, it should count them", func(*managementCheck) {}, "✓ CustomResourceDefinitions: 5 are of AutoNode's, in this program's version"},
+		{"When they are this program's, it should count them", func(*managementCheck) {}, "✓ CustomResourceDefinitions: 5 installed, at this program's version"},
 		{"When one is older, it should name what it lacks", func(m *managementCheck) { delete(spec(m, hostedClusters), "nodeDrain") },
 			"✗ CustomResourceDefinition " + hostedClusters + ": it is older than this program: it lacks spec.nodeDrain\n"},
 		{"When one is newer, it should name what it has", func(m *managementCheck) {
@@ -122,7 +122,7 @@ func TestDefinitions(t *testing.T) {
 		{"When one is missing, it should name it", func(m *managementCheck) { m.definitions = m.definitions[1:] },
 			"✗ CustomResourceDefinitions: missing: capacityaccounts.autonode.io\n"},
 		{"When a version isn't served, it should name it", func(m *managementCheck) { m.definition(hostedClusters).Spec.Versions[0].Served = false },
-			": it is older than this program: it lacks version v1beta1\n"},
+			": older than this program: it lacks version v1beta1\n"},
 		{"When there is none, it should say how to install AutoNode", func(m *managementCheck) { m.definitions = nil },
 			"✗ CustomResourceDefinitions: AutoNode isn't installed in this cluster\n    install AutoNode with `autonode install`"},
 	} {
@@ -156,10 +156,10 @@ func TestProviders(t *testing.T) {
 		const want = `
 ✓ Infrastructure provider of AWSMachineTemplate: contract v1beta1, with a built-in profile
 ✓ Infrastructure provider of VSphereMachineTemplate: contract v1beta2, with a built-in profile
-! Infrastructure provider of NewMachineTemplate: contract v1beta2, without a built-in profile: AutoNode reads no capacity, image or capacity type of its templates' spec
-    declare capacity in status.capacity or by annotations of the templates, or write a profile: docs/reference/infrastructure.md
-✗ Infrastructure provider of OldMachineTemplate: CustomResourceDefinition OldMachineTemplate.infrastructure.cluster.x-k8s.io has no label of a contract of Cluster API, such as cluster.x-k8s.io/v1beta2
-    install a version of the provider for Cluster API 1.14
+! Infrastructure provider of NewMachineTemplate: contract v1beta2, without a built-in profile: AutoNode reads no capacity, image or capacity type from its templates' spec
+    declare capacity in the templates' status.capacity or annotations, or write a profile: docs/reference/infrastructure.md
+✗ Infrastructure provider of OldMachineTemplate: CustomResourceDefinition OldMachineTemplate.infrastructure.cluster.x-k8s.io has no Cluster API contract label, such as cluster.x-k8s.io/v1beta2
+    install a version of the provider that supports Cluster API 1.14
 ✓ Bootstrap providers: KubeadmConfigTemplate
 `
 		if diff := cmp.Diff(want, lines(t, m.Report)); diff != "" {
@@ -239,7 +239,7 @@ func TestKarpenter(t *testing.T) {
 		g.Expect(report.Karpenter(t.Context(), fake.NewClientBuilder().WithObjects(deployment, there).Build(), key)).To(Succeed())
 		g.Expect(report.Checks).To(ConsistOf(
 			And(HaveField("Result", Warning), HaveField("Message", "Karpenter has no ready replica, so no node is launched or removed")),
-			And(HaveField("Result", Warning), HaveField("Message", "Secret clusters-blue/gone is missing; Karpenter's next replica doesn't start without it")),
+			And(HaveField("Result", Warning), HaveField("Message", "Secret clusters-blue/gone is missing; new replicas of Karpenter can't start without it")),
 		))
 	})
 	t.Run("When there is no Deployment, it should leave that to the component", func(t *testing.T) {

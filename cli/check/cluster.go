@@ -54,7 +54,7 @@ func (c *clusterCheck) run(ctx context.Context, named client.ObjectKey) error {
 		c.consent(ctx)
 	}
 	if c.cluster == nil {
-		c.wrong("Cluster "+c.key.String(), condition.Fix(v1beta1.ClusterNotFoundReason), "there is none")
+		c.wrong("Cluster "+c.key.String(), condition.Fix(v1beta1.ClusterNotFoundReason), "doesn't exist")
 	} else {
 		c.ControlPlane(c.cluster)
 		c.unreadable(c.Kubeconfig(ctx, c.Client, c.cluster))
@@ -65,7 +65,7 @@ func (c *clusterCheck) run(ctx context.Context, named client.ObjectKey) error {
 	if c.hostedCluster == nil {
 		c.unreadable(c.Templates(ctx, c.Client, c.key, clusterMachines(c.key.Name)))
 		c.warn("HostedCluster", fmt.Sprintf("turn AutoNode on: `autonode hosted-cluster create --cluster %s`", c.key),
-			"Cluster %s has none", c.key)
+			"Cluster %s has no HostedCluster", c.key)
 		return nil
 	}
 	c.spec(ctx)
@@ -140,7 +140,7 @@ func (c *clusterCheck) namespace(ctx context.Context) {
 	found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	const fix = "create the control plane there, or correct spec.controlPlaneNamespace of the HostedCluster"
 	switch {
-	case !c.found(ctx, c.Client, client.ObjectKey{Name: c.key.Namespace}, found, subject, fix, "there is none"):
+	case !c.found(ctx, c.Client, client.ObjectKey{Name: c.key.Namespace}, found, subject, fix, "doesn't exist"):
 	case !found.DeletionTimestamp.IsZero():
 		c.wrong(subject, "wait until it is gone, then create it again", "it is being deleted")
 	default:
@@ -168,7 +168,7 @@ func (c *clusterCheck) consent(ctx context.Context) {
 	if len(c.operators) > 0 {
 		account = cmp.Or(c.operators[0].Spec.Template.Spec.ServiceAccountName, account)
 	}
-	subject = "Rights of the operator in namespace " + c.key.Namespace
+	subject = "Permissions of the operator in namespace " + c.key.Namespace
 	bind := permission{Namespace: c.key.Namespace, Verb: "bind", Group: rbacv1.GroupName, Resource: "roles",
 		Name: c.hostedCluster.Names().Karpenter}
 	switch allowed, err := operatorMay(ctx, c.Client, c.operatorNamespace, account, bind); {
@@ -176,7 +176,7 @@ func (c *clusterCheck) consent(ctx context.Context) {
 		c.Unread(subject, err)
 	case !allowed:
 		c.wrong(subject, "`"+consent.SharedNamespaceCommand(c.key.Namespace, c.operatorNamespace, account)+"`",
-			"it may not write in the namespace, which HostedClusters share")
+			"it may not write to the namespace, which HostedClusters share")
 	default:
 		c.ok(subject, "it may write there")
 	}
@@ -198,7 +198,7 @@ func (c *clusterCheck) spec(ctx context.Context) {
 	const subject = "spec.autoNode"
 	autoNode := c.hostedCluster.Spec.AutoNode
 	if autoNode == nil {
-		c.warn(subject, "set it to turn AutoNode on: docs/platform/install.md", "it isn't set, so AutoNode is off")
+		c.warn(subject, "set it to turn AutoNode on: docs/platform/install.md", "not set, so AutoNode is off")
 		return
 	}
 	config := autoNode.ProvisionerConfig.Karpenter
@@ -209,7 +209,7 @@ func (c *clusterCheck) spec(ctx context.Context) {
 	profiles := provider.NewProfiles(profileOf(c.operators), aws.New())
 	profile, ok := profiles[config.Platform]
 	if !ok {
-		c.wrong(subject, condition.Fix(v1beta1.PlatformUnsupportedReason), "provisionerConfig.karpenter.platform: %q is none of %s",
+		c.wrong(subject, condition.Fix(v1beta1.PlatformUnsupportedReason), "provisionerConfig.karpenter.platform %q: use one of %s",
 			config.Platform, profiles)
 		return
 	}
@@ -248,7 +248,7 @@ func (c *clusterCheck) pullSecret(ctx context.Context) {
 	fix := fmt.Sprintf("`kubectl -n %s create secret docker-registry %s --docker-server=… --docker-username=… --docker-password=…`",
 		key.Namespace, key.Name)
 	switch {
-	case !c.found(ctx, c.Client, key, found, subject, fix, "there is none, and spec.pullSecret names it"):
+	case !c.found(ctx, c.Client, key, found, subject, fix, "spec.pullSecret names it, and it doesn't exist"):
 	case len(found.Data[corev1.DockerConfigJsonKey]) == 0:
 		c.wrong(subject, fix, "it has no key %s", corev1.DockerConfigJsonKey)
 	default:
@@ -263,7 +263,7 @@ func (c *clusterCheck) karpenter(ctx context.Context) {
 	switch err := c.Get(ctx, key, found); {
 	case apierrors.IsNotFound(err):
 		if c.hostedCluster.Spec.AutoNode != nil {
-			c.warn(subject, "correct what the other lines name; the operator makes it then", "there is none yet, so Karpenter doesn't run")
+			c.warn(subject, "fix the other failures; the operator then creates it", "doesn't exist yet, so Karpenter isn't running")
 		}
 		return
 	case err != nil:
@@ -297,13 +297,13 @@ func (c *clusterCheck) lease(ctx context.Context) {
 	conditions := found.Status.Conditions
 	switch {
 	case meta.IsStatusConditionFalse(conditions, autonodev1alpha1.Ready):
-		c.condition(Wrong, subject, "correct what the message names: docs/platform/fleet-capacity.md",
+		c.condition(Wrong, subject, "fix the problem in the message: docs/platform/fleet-capacity.md",
 			meta.FindStatusCondition(conditions, autonodev1alpha1.Ready))
 	case meta.IsStatusConditionFalse(conditions, autonodev1alpha1.CapacityReturned):
 		c.condition(Warning, subject, "wait, or remove nodes that use it: docs/platform/capacity-requests.md#lending-and-reclaim",
 			meta.FindStatusCondition(conditions, autonodev1alpha1.CapacityReturned))
 	default:
-		c.ok(subject, "Karpenter keeps to it")
+		c.ok(subject, "Karpenter stays within it")
 	}
 }
 
@@ -317,14 +317,14 @@ func (c *clusterCheck) conditions() {
 	}
 	switch {
 	case unseen(hostedCluster):
-		c.warn(subject, "run `autonode check`, which checks the operator", "no operator has reported on its spec yet")
+		c.warn(subject, "check the operator with `autonode check`", "no operator has reconciled its spec yet")
 	case len(wrong) > 0:
 	case hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State == v1beta1.AutoNodeStatePaused:
-		c.warn(subject, "remove spec.pausedUntil, or the Cluster's pause", "AutoNode is paused: %s", hostedCluster.Status.AutoNode.Message)
+		c.warn(subject, "remove spec.pausedUntil, or resume the Cluster", "AutoNode is paused: %s", hostedCluster.Status.AutoNode.Message)
 	case hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStateEnabled:
 		c.warn(subject, "wait; `autonode describe cluster` shows what it waits for", "AutoNode is %s: %s", hostedCluster.Status.AutoNode.State,
 			hostedCluster.Status.AutoNode.Message)
 	default:
-		c.ok(subject, "its conditions are as expected")
+		c.ok(subject, "all conditions are as expected")
 	}
 }

@@ -38,10 +38,10 @@ func TestCheckManagement(t *testing.T) {
 	t.Run("When the operator isn't installed, it should say how to install it", func(t *testing.T) {
 		g := NewWithT(t)
 		out, err := runCheck(t)
-		g.Expect(err).To(MatchError(ContainSubstring("failed; do what is below the lines with ✗, the first one first")))
-		g.Expect(out).To(ContainSubstring("✗ Operator: namespace autonode-system has no Deployment of it\n    install or upgrade the operator"))
+		g.Expect(err).To(MatchError(ContainSubstring("failed; fix the failures above, in order")))
+		g.Expect(out).To(ContainSubstring("✗ Operator: namespace autonode-system has no Deployment of the operator\n    install or upgrade the operator"))
 		g.Expect(out).To(ContainSubstring("✗ Admission policies: missing, "))
-		g.Expect(out).To(ContainSubstring("✓ CustomResourceDefinitions: 5 are of AutoNode's"))
+		g.Expect(out).To(ContainSubstring("✓ CustomResourceDefinitions: 5 installed"))
 	})
 
 	objects, err := manifests.Render(manifests.Options{Image: "registry.example/autonode-operator:v1", Args: []string{"--karpenter-image="}})
@@ -75,14 +75,14 @@ func TestCheckManagement(t *testing.T) {
 		g.Expect(err).To(HaveOccurred())
 		for _, want := range []string{
 			"✗ Deployment autonode-system/autonode-operator: none of 2 replicas is available; Pod operator-1: ImagePullBackOff: no such image\n",
-			"! Default release: the operator has none: --karpenter-image is empty\n",
-			"✗ Admission policies: missing, so that Karpenter's identities may do more than they need: ValidatingAdmissionPolicy " +
+			"! Default release: not set: the operator's --karpenter-image is empty\n",
+			"✗ Admission policies: missing, so Karpenter's identities can do more than they need: ValidatingAdmissionPolicy " +
 				"deletion.autonode.io, ValidatingAdmissionPolicyBinding deletion.autonode.io\n",
-			"✓ Rights of the operator: ServiceAccount autonode-system/autonode-operator has all ",
-			"✓ Your rights: you may turn AutoNode on for Clusters in namespace default\n",
+			"✓ Permissions of the operator: ServiceAccount autonode-system/autonode-operator has all ",
+			"✓ Your permissions: you may turn AutoNode on for Clusters in namespace default\n",
 			"✗ CapacityAccount checked: EntriesUsable (LimitsUnusable): quota cpu\n", "! CapacityAccount checked: MembersGranted (NoMembers): none\n",
 			"! Infrastructure provider of TestMachineTemplate: contract v1beta2, without a built-in profile",
-			"✓ HostedClusters: there is none yet",
+			"✓ HostedClusters: none yet",
 		} {
 			g.Expect(out).To(ContainSubstring(want))
 		}
@@ -100,7 +100,7 @@ func TestCheckManagement(t *testing.T) {
 		g.Eventually(func(g Gomega) { // the authorizer reads roles from a watch
 			out, err := runCheck(t)
 			g.Expect(err).To(HaveOccurred())
-			g.Expect(out).To(ContainSubstring("✗ Rights of the operator: ServiceAccount autonode-system/autonode-operator may not: delete machines.cluster.x-k8s.io\n"))
+			g.Expect(out).To(ContainSubstring("✗ Permissions of the operator: ServiceAccount autonode-system/autonode-operator may not: delete machines.cluster.x-k8s.io\n"))
 		}).Should(Succeed())
 	})
 	t.Run("When a script needs it, it should print JSON, and fail", func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestCheckManagement(t *testing.T) {
 				ContainSubstring("✓ Deployment autonode-system/autonode-operator: 2 of 2 replicas are available, image registry.example/autonode-operator:v1\n"),
 				ContainSubstring("✓ Default release: Karpenter registry.example/karpenter@sha256:0123\n"),
 				ContainSubstring("✓ Admission policies: 10 policies and bindings\n"), ContainSubstring("✓ CapacityAccounts: 1 is usable\n"),
-				MatchRegexp(`\d+ checks: nothing is wrong, \d+ warnings\n$`), // of the provider, and of other tests' catalogs
+				MatchRegexp(`\d+ checks: no failures, \d+ warnings\n$`), // of the provider, and of other tests' catalogs
 			))
 		}).Should(Succeed())
 	})
@@ -153,7 +153,7 @@ func TestCheckManagement(t *testing.T) {
 		out, err := runCheck(t, "--kubeconfig", server.AddUser(t, "check-unprivileged"))
 		g.Expect(err).To(Succeed())
 		g.Expect(out).To(ContainSubstring("! CustomResourceDefinitions: not checked: customresourcedefinitions.apiextensions.k8s.io is forbidden"))
-		g.Expect(out).To(ContainSubstring("! Your rights: to turn AutoNode on for a Cluster you lack the right to create hostedclusters.autonode.io in namespace default, and to patch"))
+		g.Expect(out).To(ContainSubstring("! Your permissions: to turn AutoNode on for a Cluster you lack the permissions to create hostedclusters.autonode.io in namespace default, and to patch"))
 	})
 }
 
@@ -169,9 +169,9 @@ func TestCheckCluster(t *testing.T) {
 ✓ Cluster check-blue/blue: provisioned, control plane initialized
 ✓ Secret check-blue/blue-kubeconfig: has a kubeconfig that the operator accepts
 ✓ MachineDeployments: 1 of 1 match cluster.x-k8s.io/cluster-name=blue: blue-workers
-! HostedCluster: Cluster check-blue/blue has none
+! HostedCluster: Cluster check-blue/blue has no HostedCluster
     turn AutoNode on: ` + "`autonode hosted-cluster create --cluster check-blue/blue`" + `
-5 checks: nothing is wrong, 1 warning
+5 checks: no failures, 1 warning
 `))
 	})
 	_, _, err := server.CreateHostedCluster(t, "--cluster", namespace+"/blue", "--release", clitest.PayloadImage)
@@ -182,9 +182,9 @@ func TestCheckCluster(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("✓ Consent of Cluster check-blue/blue: is given to HostedCluster check-blue/blue\n"))
 		g.Expect(out).To(ContainSubstring("✓ spec.autoNode: is valid\n"))
-		g.Expect(out).To(ContainSubstring("! ControlPlaneComponent check-blue/karpenter: there is none yet, so Karpenter doesn't run\n"))
-		g.Expect(out).To(HaveSuffix("! HostedCluster check-blue/blue: no operator has reported on its spec yet\n    run `autonode check`, " +
-			"which checks the operator\n8 checks: nothing is wrong, 2 warnings\n"))
+		g.Expect(out).To(ContainSubstring("! ControlPlaneComponent check-blue/karpenter: doesn't exist yet, so Karpenter isn't running\n"))
+		g.Expect(out).To(HaveSuffix("! HostedCluster check-blue/blue: no operator has reconciled its spec yet\n" +
+			"    check the operator with `autonode check`\n8 checks: no failures, 2 warnings\n"))
 	})
 	t.Run("When several things are wrong, it should name each, causes first, with the fix", func(t *testing.T) {
 		g := NewWithT(t)
@@ -215,7 +215,7 @@ func TestCheckCluster(t *testing.T) {
 			"✗ Secret check-blue/blue-kubeconfig: it lacks the label", "    `kubectl -n check-blue label secret blue-kubeconfig --overwrite cluster.x-k8s.io/cluster-name=blue`",
 			"✗ Secret check-blue/blue-kubeconfig: the operator rejects the kubeconfig: exec runs a program",
 			"✗ MachineDeployment check-blue/blue-workers: it refers to TestMachineTemplate check-blue/small, which doesn't exist",
-			"✗ Secret check-blue/pull: there is none, and spec.pullSecret names it",
+			"✗ Secret check-blue/pull: spec.pullSecret names it, and it doesn't exist",
 			"✗ HostedCluster check-blue/blue: NodeIdentityEnforced (ApprovedByAnother): request csr-1 by AutoApproved", "docs/reference/node-identity.md",
 		}
 		rest := out
@@ -241,8 +241,8 @@ func TestCheckCluster(t *testing.T) {
 		server.Create(t, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gone"}, Spec: v1beta1.HostedClusterSpec{ControlPlaneNamespace: namespace}})
 		out, err := runCheck(t, namespace+"/gone")
 		g.Expect(err).To(HaveOccurred())
-		g.Expect(out).To(ContainSubstring("✗ Cluster check-blue/gone: there is none\n    create the Cluster, or correct spec.infraID\n"))
-		g.Expect(out).To(ContainSubstring("! spec.autoNode: it isn't set, so AutoNode is off\n"))
+		g.Expect(out).To(ContainSubstring("✗ Cluster check-blue/gone: doesn't exist\n    create the Cluster, or correct spec.infraID\n"))
+		g.Expect(out).To(ContainSubstring("! spec.autoNode: not set, so AutoNode is off\n"))
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"strings"
 
-	"github.com/dustin/go-humanize/english"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,7 +14,7 @@ import (
 
 // autoNode checks AutoNode's own CustomResourceDefinitions. It reports whether there is any.
 func (m *managementCheck) autoNode() (installed bool) {
-	const upgrade = "upgrade them in the way they were installed, such as `autonode install`: docs/platform/install.md"
+	const upgrade = "upgrade them the way they were installed, such as `autonode install`: docs/platform/install.md"
 	var missing, right []string
 	for _, object := range m.installed {
 		if object.GetKind() != "CustomResourceDefinition" {
@@ -39,9 +38,9 @@ func (m *managementCheck) autoNode() (installed bool) {
 		case !apihelpers.IsCRDConditionTrue(found, apiextensionsv1.Established):
 			m.wrong(subject, "see why in its conditions: `kubectl describe crd "+name+"`", "it isn't served yet")
 		case len(lacks) > 0:
-			m.wrong(subject, upgrade, "it is older than this program: it lacks %s", some(lacks))
+			m.wrong(subject, upgrade, "older than this program: it lacks %s", some(lacks))
 		case len(has) > 0:
-			m.warn(subject, "use the autonode of the operator's version", "it is newer than this program: it has %s beside", some(has))
+			m.warn(subject, "use the version of autonode that matches the operator", "newer than this program: it also has %s", some(has))
 		default:
 			right = append(right, name)
 		}
@@ -55,7 +54,7 @@ func (m *managementCheck) autoNode() (installed bool) {
 	case len(missing) > 0:
 		m.wrong(subject, upgrade, "missing: %s", strings.Join(missing, ", "))
 	case len(right) > 0:
-		m.ok(subject, "%s of AutoNode's, in this program's version", english.Plural(len(right), "is", "are"))
+		m.ok(subject, "%d installed, at this program's version", len(right))
 	}
 	return installed
 }

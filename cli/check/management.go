@@ -37,7 +37,7 @@ const oldestKubernetes = "1.31"
 
 const (
 	operatorSubject = "Operator"
-	installFix      = "install or upgrade the operator in the way it was installed, such as `autonode install`: docs/platform/install.md"
+	installFix      = "install or upgrade the operator the way it was installed, such as `autonode install`: docs/platform/install.md"
 )
 
 // managementCheck checks a management cluster.
@@ -88,9 +88,9 @@ func (m *managementCheck) kubernetes(version string) {
 	parsed, err := utilversion.ParseGeneric(version)
 	switch {
 	case err != nil:
-		m.warn(subject, "check that it is "+oldestKubernetes+" or newer", "the API server reports version %q, which isn't one", version)
+		m.warn(subject, "check that it is "+oldestKubernetes+" or newer", "the API server reports %q, which isn't a version", version)
 	case parsed.LessThan(utilversion.MustParseGeneric(oldestKubernetes)):
-		m.wrong(subject, "upgrade the management cluster", "%s is older than %s, which AutoNode needs for its admission policies",
+		m.wrong(subject, "upgrade the management cluster", "%s is older than %s, which AutoNode's admission policies require",
 			version, oldestKubernetes)
 	default:
 		m.ok(subject, "%s", version)
@@ -153,25 +153,25 @@ func (m *managementCheck) providers() {
 		contract := contractOf(crd)
 		switch known := profiles.For(kind).Known(); {
 		case contract == "":
-			m.wrong(subject, "install a version of the provider for Cluster API 1.14",
-				"CustomResourceDefinition %s has no label of a contract of Cluster API, such as %s/%s",
+			m.wrong(subject, "install a version of the provider that supports Cluster API 1.14",
+				"CustomResourceDefinition %s has no Cluster API contract label, such as %s/%s",
 				crd.Name, clusterv1.GroupVersion.Group, clusterv1.GroupVersion.Version)
 		case !known:
-			m.warn(subject, "declare capacity in status.capacity or by annotations of the templates, "+
+			m.warn(subject, "declare capacity in the templates' status.capacity or annotations, "+
 				"or write a profile: docs/reference/infrastructure.md",
-				"contract %s, without a built-in profile: AutoNode reads no capacity, image or capacity type of its templates' spec", contract)
+				"contract %s, without a built-in profile: AutoNode reads no capacity, image or capacity type from its templates' spec", contract)
 		default:
 			m.ok(subject, "contract %s, with a built-in profile", contract)
 		}
 	}
 	if infrastructures == 0 {
 		m.wrong("Infrastructure providers", "install one: `clusterctl init --infrastructure NAME`",
-			"there is none whose machine templates may be used")
+			"none is installed whose machine templates AutoNode may use")
 	}
 	if len(bootstraps) == 0 {
-		m.warn("Bootstrap providers", "install one, such as kubeadm's: `clusterctl init --bootstrap kubeadm`, unless machines boot with the "+
-			"data of a Secret",
-			"there is none, so nothing makes the bootstrap data of machines")
+		m.warn("Bootstrap providers", "install one, such as `clusterctl init --bootstrap kubeadm`, unless machines boot with the data "+
+			"in a Secret",
+			"none is installed, so nothing generates the machines' bootstrap data")
 	} else {
 		m.ok("Bootstrap providers", "%s", strings.Join(bootstraps, ", "))
 	}
@@ -206,7 +206,7 @@ func (m *managementCheck) operator(ctx context.Context) {
 		if elsewhere, err := operatorsIn(ctx, m.Client, ""); err == nil && len(elsewhere) > 0 {
 			fix = "name its namespace: --operator-namespace " + elsewhere[0].Namespace
 		}
-		m.wrong(operatorSubject, fix, "namespace %s has no Deployment of it", m.operatorNamespace)
+		m.wrong(operatorSubject, fix, "namespace %s has no Deployment of the operator", m.operatorNamespace)
 		return
 	}
 	m.operators = found
@@ -228,7 +228,7 @@ func (m *managementCheck) deployment(ctx context.Context, d *appsv1.Deployment) 
 		image = containers[0].Image
 	}
 	replicas, available := ptr.Deref(d.Spec.Replicas, 1), d.Status.AvailableReplicas
-	see := fmt.Sprintf("see `kubectl -n %s describe pods -l app.kubernetes.io/name=%s`, and the logs of a pod that ends",
+	see := fmt.Sprintf("see `kubectl -n %s describe pods -l app.kubernetes.io/name=%s`, and the logs of pods that exit",
 		d.Namespace, manifests.Operator)
 	trouble := ""
 	if available < replicas || d.Status.UpdatedReplicas < replicas {
@@ -245,11 +245,11 @@ func (m *managementCheck) deployment(ctx context.Context, d *appsv1.Deployment) 
 	switch {
 	case replicas == 0:
 		m.wrong(subject, fmt.Sprintf("`kubectl -n %s scale deployment %s --replicas=2`", d.Namespace, d.Name),
-			"it is scaled to zero, so nothing reconciles HostedClusters")
+			"scaled to zero, so nothing reconciles HostedClusters")
 	case available == 0:
 		m.wrong(subject, see, "none of %d replicas is available%s", replicas, trouble)
 	case d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas < replicas:
-		m.warn(subject, "wait for the rollout; if it hangs, "+see, "%d of %d replicas run its newest template%s",
+		m.warn(subject, "wait for the rollout; if it hangs, "+see, "%d of %d replicas run the newest pod template%s",
 			d.Status.UpdatedReplicas, replicas, trouble)
 	case available < replicas:
 		m.warn(subject, see, "%d of %d replicas are available%s", available, replicas, trouble)
@@ -293,7 +293,7 @@ func (m *managementCheck) policies(ctx context.Context) {
 		}
 	}
 	if len(missing) > 0 {
-		m.wrong(subject, installFix, "missing, so that Karpenter's identities may do more than they need: %s", strings.Join(missing, ", "))
+		m.wrong(subject, installFix, "missing, so Karpenter's identities can do more than they need: %s", strings.Join(missing, ", "))
 		return
 	}
 	m.ok(subject, "%d policies and bindings", count)
@@ -324,7 +324,7 @@ func (m *managementCheck) reported(ctx context.Context, subject, outcome string,
 func (m *managementCheck) usable(name, fix, kind string, c *metav1.Condition, expected string) bool {
 	switch {
 	case c == nil || c.Status == metav1.ConditionUnknown:
-		m.warn(name, "check the operator, and its logs", "no operator has reported %s yet", kind)
+		m.warn(name, "check the operator and its logs", "no operator has reported %s yet", kind)
 	case c.Status == metav1.ConditionFalse:
 		m.condition(Wrong, name, fix, c)
 	case c.Reason != expected:
@@ -341,7 +341,7 @@ func (m *managementCheck) accounts(ctx context.Context) {
 		account, right := object.(*autonodev1alpha1.CapacityAccount), true
 		for _, kind := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
 			c := meta.FindStatusCondition(account.Status.Conditions, kind)
-			right = m.usable("CapacityAccount "+account.Name, "correct what the message names: docs/platform/fleet-capacity.md", kind, c,
+			right = m.usable("CapacityAccount "+account.Name, "fix the problem in the message: docs/platform/fleet-capacity.md", kind, c,
 				autonodev1alpha1.AsExpectedReason) && right
 		}
 		return right
@@ -350,7 +350,7 @@ func (m *managementCheck) accounts(ctx context.Context) {
 
 // catalogs checks what the operator reports on InstanceTypeCatalogs.
 func (m *managementCheck) catalogs(ctx context.Context) {
-	const fix = "correct the entries that the message names, and try it with `autonode catalog check`"
+	const fix = "correct the entries named in the message, and test them with `autonode catalog check`"
 	m.reported(ctx, "InstanceTypeCatalogs", "usable", &v1alpha1.InstanceTypeCatalogList{}, func(object client.Object) bool {
 		kind := v1alpha1.ConditionInstanceTypesUsable
 		c := object.(*v1alpha1.InstanceTypeCatalog).StatusConditions().Get(kind)
@@ -369,13 +369,13 @@ func (m *managementCheck) hostedClusters(ctx context.Context) {
 			m.condition(Wrong, "HostedCluster "+key, condition.Fix(wrong[0].Reason)+more, &wrong[0])
 		case unseen(hostedCluster):
 			m.warn("HostedCluster "+key, "check the operator, and its flag --hosted-cluster-selector"+more,
-				"no operator has reported on its spec yet")
+				"no operator has reconciled its spec yet")
 		default:
 			return true
 		}
 		return false
 	}) == 0 {
-		m.ok(subject, "there is none yet; `autonode hosted-cluster create --cluster NAMESPACE/NAME` makes one")
+		m.ok(subject, "none yet; create one with `autonode hosted-cluster create --cluster NAMESPACE/NAME`")
 	}
 }
 

@@ -37,7 +37,7 @@ func (r *Report) DefaultRelease(ctx context.Context, management client.Reader, o
 	for i := range operators {
 		const subject, fix = "Default release", "set the operator's flag --karpenter-image, or spec.release.image of each HostedCluster"
 		if value, set := flagOf(&operators[i], "karpenter-image"); set && value == "" {
-			r.warn(subject, fix, "the operator has none: --karpenter-image is empty")
+			r.warn(subject, fix, "not set: the operator's --karpenter-image is empty")
 		} else if set {
 			r.ok(subject, "Karpenter %s", value)
 		}
@@ -57,7 +57,7 @@ func (r *Report) ControlPlane(cluster *clusterv1.Cluster) {
 		r.warn(subject, "remove spec.paused and the annotation "+clusterv1.PausedAnnotation, "it is paused, and so is AutoNode")
 	}
 	if notReady := clusterstatus.NotReady(cluster); notReady != "" {
-		r.wrong(subject, "correct what the infrastructure provider names", "%s", notReady)
+		r.wrong(subject, "fix the problem that the infrastructure provider reports", "%s", notReady)
 	} else if !clusterstatus.Provisioned(cluster) {
 		r.wrong(subject, see, "its infrastructure isn't provisioned")
 	}
@@ -76,7 +76,7 @@ func (r *Report) Kubeconfig(ctx context.Context, management client.Reader, clust
 	switch err := management.Get(ctx, key, found); {
 	case apierrors.IsNotFound(err):
 		r.wrong(subject, "wait for the control plane provider, which writes it when the control plane is initialized; see its logs",
-			"there is none")
+			"doesn't exist")
 		return nil
 	case err != nil:
 		return fmt.Errorf("reading Secret %s: %w", key, err)
@@ -116,8 +116,8 @@ func (r *Report) Karpenter(ctx context.Context, management client.Reader, key cl
 		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 		secret := client.ObjectKey{Namespace: key.Namespace, Name: volume.Secret.SecretName}
 		if err := management.Get(ctx, secret, found); apierrors.IsNotFound(err) {
-			r.warn(subject, "restore it, or check the operator, which writes it",
-				"Secret %s is missing; Karpenter's next replica doesn't start without it", secret)
+			r.warn(subject, "restore it, or check the operator, which creates it",
+				"Secret %s is missing; new replicas of Karpenter can't start without it", secret)
 		}
 	}
 	return nil
@@ -252,7 +252,7 @@ func (t *templates) selected(kind string, by *metav1.LabelSelector, all []client
 	switch {
 	case len(all) == 0:
 		t.wrong(subject, fmt.Sprintf("create one in namespace %s, or select another kind", namespace),
-			"there is none in namespace %s, so nothing launches", namespace)
+			"none exists in namespace %s, so nothing launches", namespace)
 	case len(matching) == 0:
 		fix := fmt.Sprintf("label one, or correct the selector: `kubectl -n %s get %s --show-labels`", namespace, strings.ToLower(kind))
 		t.wrong(subject, fix, "none of %d in namespace %s matches %s, so nothing launches", len(all), namespace, selector)
@@ -288,7 +288,7 @@ func (t *templates) bootstrap(ctx context.Context, clusterAPI *v1beta1.ClusterAP
 	case bootstrap != nil && bootstrap.DataSecretName != "":
 	case len(clusterAPI.InfrastructureTemplateSelectors) > 0:
 		t.warn(subject, "set spec.autoNode…clusterAPI.bootstrap, unless the guest's node classes do",
-			"none is named, and a machine template doesn't say how its machines join")
+			"not set, and a machine template doesn't define how its machines join")
 	}
 	return nil
 }

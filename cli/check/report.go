@@ -92,7 +92,7 @@ func (r *Report) found(
 // Unread adds that something couldn't be read, which proves nothing about it.
 func (r *Report) Unread(subject string, err error) {
 	if apierrors.IsForbidden(err) {
-		r.warn(subject, "let a user who may read it run this check, or ask for the right", "not checked: %s", err)
+		r.warn(subject, "run the check as a user who may read it, or ask for that permission", "not checked: %s", err)
 		return
 	}
 	if meta.IsNoMatchError(err) {
@@ -107,8 +107,7 @@ func (r *Report) err() error {
 	if r.Wrong == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %s failed; do what is below the lines with %s, the first one first",
-		r.Wrong, english.Plural(len(r.Checks), "check", ""), marks[Wrong])
+	return fmt.Errorf("%d of %s failed; fix the failures above, in order", r.Wrong, english.Plural(len(r.Checks), "check", ""))
 }
 
 func (r *Report) subjects() (subjects []string) {
@@ -127,7 +126,7 @@ func (r *Report) print(to io.Writer) error {
 		}
 	}
 	if r.Wrong == 0 {
-		fmt.Fprintf(to, "%s: nothing is wrong", english.Plural(len(r.Checks), "check", ""))
+		fmt.Fprintf(to, "%s: no failures", english.Plural(len(r.Checks), "check", ""))
 		if r.Warnings > 0 {
 			fmt.Fprintf(to, ", %s", english.Plural(r.Warnings, "warning", ""))
 		}

@@ -85,7 +85,7 @@ func operatorMay(ctx context.Context, management client.Writer, namespace, accou
 
 // operatorRights checks whether the operator may do what it needs to.
 func (m *managementCheck) operatorRights(ctx context.Context) {
-	const subject = "Rights of the operator"
+	const subject = "Permissions of the operator"
 	if len(m.operators) == 0 {
 		return
 	}
@@ -122,7 +122,7 @@ func (m *managementCheck) operatorRights(ctx context.Context) {
 
 // userRights checks whether the user may turn AutoNode on.
 func (m *managementCheck) userRights(ctx context.Context) {
-	const subject = "Your rights"
+	const subject = "Your permissions"
 	var lacks []string
 	for _, p := range []permission{
 		{Namespace: m.userNamespace, Verb: "create", Group: v1beta1.GroupVersion.Group, Resource: "hostedclusters"},
@@ -139,8 +139,8 @@ func (m *managementCheck) userRights(ctx context.Context) {
 		}
 	}
 	if len(lacks) > 0 {
-		m.warn(subject, "choose a namespace in which you may, or ask for a role there",
-			"to turn AutoNode on for a Cluster you lack the right to %s", strings.Join(lacks, ", and to "))
+		m.warn(subject, "choose a namespace where you have them, or ask for a role there",
+			"to turn AutoNode on for a Cluster you lack the permissions to %s", strings.Join(lacks, ", and to "))
 		return
 	}
 	m.ok(subject, "you may turn AutoNode on for Clusters in namespace %s", m.userNamespace)

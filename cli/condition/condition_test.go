@@ -46,7 +46,7 @@ func TestWrong(t *testing.T) {
 		g.Expect(types(WrongOfComponent(component))).To(Equal([]string{v1beta1.RolloutComplete, v1beta1.Available}))
 	})
 	t.Run("When a reason isn't known, it should refer to the message", func(t *testing.T) {
-		NewWithT(t).Expect(Fix("Unheard")).To(Equal("do what the message names; docs/platform/failures.md and docs/cluster-admins/node-class.md explain the reason Unheard"))
+		NewWithT(t).Expect(Fix("Unheard")).To(Equal("fix the problem in the message; docs/platform/failures.md and docs/cluster-admins/node-class.md explain the reason Unheard"))
 	})
 }
 

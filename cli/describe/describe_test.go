@@ -143,7 +143,7 @@ Waits: 1 pod is pending: Pod shop/web needs a new node
 ! HostedCluster clusters/blue  Paused  release 1.36.3+autonode.0.1.0, the operator's default  1 node
   │     AutoNodeEnabled (Paused): paused by spec.pausedUntil
 ! ├─ Cluster clusters-blue/blue  Provisioned
-  │     Cluster clusters-blue/blue: the infrastructure of Cluster clusters-blue/blue isn't ready: VCenterUnreachable: Login failure; correct what the infrastructure provider names
+  │     Cluster clusters-blue/blue: the infrastructure of Cluster clusters-blue/blue isn't ready: VCenterUnreachable: Login failure; fix the problem that the infrastructure provider reports
 ! ├─ Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
   │     Deployment a/b: Karpenter has no ready replica; see it
 ! └─ Machine clusters-blue/general-1  Running

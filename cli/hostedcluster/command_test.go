@@ -112,7 +112,7 @@ func TestMissingDefaultRelease(t *testing.T) {
 		}
 	}
 	server.MakeCluster(t, "team-release", "white")
-	const missing = "Default release: the operator has none: --karpenter-image is empty"
+	const missing = "Default release: not set: the operator's --karpenter-image is empty"
 	t.Run("When the operator has no default release, autonode check of a Cluster should say so", func(t *testing.T) {
 		out, err := clitest.Run(t, check.NewCommand(), "--kubeconfig", server.Kubeconfig, "team-release/white")
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -191,7 +191,7 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 		_, warnings, err := server.CreateHostedCluster(t, "--cluster", "team-d/amber", "--release", clitest.PayloadImage)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, want := range []string{
-			"isn't initialized", "is paused", "Secret team-d/amber-kubeconfig: there is none", "MachineDeployments: there is none in namespace team-d",
+			"isn't initialized", "is paused", "Secret team-d/amber-kubeconfig: doesn't exist", "MachineDeployments: none exists in namespace team-d",
 		} {
 			g.Expect(warnings).To(ContainSubstring(want))
 		}

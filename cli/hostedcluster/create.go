@@ -119,7 +119,7 @@ func (o *CreateOptions) Validate() error {
 	case len(o.Templates) == 0 && o.Bootstrap != "":
 		return errors.New("--bootstrap is for machine templates: name their kind with --templates")
 	case len(o.Templates) > 0 && o.Bootstrap == "":
-		return errors.New("--templates needs --bootstrap KIND/NAME: a machine template doesn't say how its machines join")
+		return errors.New("--templates needs --bootstrap KIND/NAME: a machine template doesn't define how its machines join")
 	}
 	_, err := o.clusterAPI(o.key().Name)
 	return err

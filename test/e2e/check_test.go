@@ -50,7 +50,7 @@ func (c *cluster) expectNothingWrong(t *testing.T) {
 		for _, args := range [][]string{nil, {c.key().String()}} {
 			checked := c.check(ctx, args...)
 			g.Expect(checked.err).NotTo(HaveOccurred(), checked.out)
-			g.Expect(checked.out).To(MatchRegexp(`\d+ checks: nothing is wrong`))
+			g.Expect(checked.out).To(MatchRegexp(`\d+ checks: no failures`))
 		}
 		tree := c.tree(ctx)
 		g.Expect(tree.err).NotTo(HaveOccurred())

@@ -224,7 +224,7 @@ func (s *installation) check(t *testing.T, r made) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega) { // an upgrade of nodes ends after that of Karpenter
 		for _, args := range [][]string{{"check"}, {"check", hosting.Namespace + "/" + guest}} {
-			g.Expect(s.autonode(t, r, args...)).To(ContainSubstring(" checks: nothing is wrong"))
+			g.Expect(s.autonode(t, r, args...)).To(ContainSubstring(" checks: no failures"))
 		}
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 }
