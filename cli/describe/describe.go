@@ -52,8 +52,8 @@ func newClusterCommand() *cobra.Command {
 
 The command reads the management cluster: the HostedCluster, its Cluster, Karpenter and the Machines. With
 --guest-kubeconfig or --guest-context it reads the guest, too: node classes, NodePools, NodeClaims, nodes and pending
-pods, of which it explains the oldest as ` + "`autonode why pod`" + ` does. A line begins with ! where something is wrong or waits.
-The last line repeats the first of them: what comes after it often waits for it.`,
+pods, of which it explains the oldest as ` + "`autonode why pod`" + ` does. A line begins with ! where an object has a problem.
+The last line repeats the first problem, which often causes the others.`,
 		Example: `  autonode describe cluster clusters/blue
   autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig
   autonode describe cluster clusters/blue -o json | jq -r '.. | .wrong? // empty'`,

@@ -91,7 +91,7 @@ func TestDescribe(t *testing.T) {
      └─ NodeClaim general-1  c2  ready
         ├─ Machine clusters-blue/general-1  Running
         └─ Node blue-1  v1.36.3
-Nothing is wrong.
+No problems found.
 `},
 		{"When the guest wasn't read, it should say how, and show Machines", func(v *view) {
 			*v = view{hostedCluster: v.hostedCluster, cluster: v.cluster, component: v.component, machines: v.machines}
@@ -101,7 +101,7 @@ Nothing is wrong.
   ├─ Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
   └─ Machine clusters-blue/general-1  Running
 The guest wasn't read: name it with --guest-kubeconfig or --guest-context to see NodePools, NodeClaims and nodes.
-Nothing is wrong with the objects above.
+No problems found in the objects above.
 `},
 		{"When pods wait for what nothing can launch, it should count them and explain the oldest", func(v *view) {
 			v.pending, v.oldest = 16, pendingPod("web")
@@ -147,7 +147,7 @@ Waits: 1 pod is pending: Pod shop/web needs a new node
 ! ├─ Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
   │     Deployment a/b: Karpenter has no ready replica; see it
 ! └─ Machine clusters-blue/general-1  Running
-        hangs in deletion: no reason is given
+        hangs in deletion: no reason given
 Wrong: HostedCluster clusters/blue: AutoNodeEnabled (Paused): paused by spec.pausedUntil
 `},
 		{"When no template can be launched, it should name the node class, not what waits for it", func(v *view) {
@@ -173,10 +173,10 @@ Wrong: ClusterAPINodeClass default: SourcesFound (NoSources): nothing matches te
 				wrong(v1beta1.AutoNodeEnabled, v1beta1.AutoNodeWaitingReason, "waits"), wrong(v1beta1.ReleaseResolved, v1beta1.ReleaseMissingReason, "spec.release isn't set"),
 			}
 		}, `
-! HostedCluster clusters/blue  AutoNode is on  no release is resolved
+! HostedCluster clusters/blue  AutoNode is on  release not resolved
   │     ReleaseResolved (ReleaseMissing): spec.release isn't set
   ├─ Cluster clusters-blue/blue  Provisioned
-  └─ Karpenter  isn't installed yet
+  └─ Karpenter  not installed yet
 Wrong: HostedCluster clusters/blue: ReleaseResolved (ReleaseMissing): spec.release isn't set
 `},
 		{"When a machine fails, it should name the NodeClaim, and show a Machine without one", func(v *view) {
@@ -194,7 +194,7 @@ Wrong: HostedCluster clusters/blue: ReleaseResolved (ReleaseMissing): spec.relea
 ! │  └─ NodeClaim general-1  c2  launching
   │     │     Launched (LaunchFailed): quota exceeded
   │     └─ Machine clusters-blue/general-1  Running
-  └─ Machine clusters-blue/stray  no phase yet  without a NodeClaim
+  └─ Machine clusters-blue/stray  no phase yet  without NodeClaim
 Wrong: NodeClaim general-1: Launched (LaunchFailed): quota exceeded
 `},
 		{"When there is no Cluster, it should say what to correct, and what couldn't be read", func(v *view) {
@@ -204,9 +204,9 @@ Wrong: NodeClaim general-1: Launched (LaunchFailed): quota exceeded
 		}, `
   HostedCluster clusters/blue  AutoNode is off  release 1.36.3+autonode.0.1.0, the operator's default
 ! └─ Cluster clusters-blue/blue
-        there is none; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster
+        doesn't exist; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster
 reading Machines: forbidden
-Wrong: Cluster clusters-blue/blue: there is none; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster
+Wrong: Cluster clusters-blue/blue: doesn't exist; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster
 `},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -104,7 +104,7 @@ func (v *view) tree() *item {
 		func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) }) {
 		item := root.add(machineItem(machine))
 		if v.guest && machine.DeletionTimestamp.IsZero() {
-			item.Text += "  without a NodeClaim"
+			item.Text += "  without NodeClaim"
 		}
 	}
 	if v.oldest != nil {
@@ -125,7 +125,7 @@ func (v *view) hostedClusterItem() *item {
 			nodes = "  " + english.Plural(int(*counts.NodeCount), "node", "")
 		}
 	}
-	release := "no release is resolved"
+	release := "release not resolved"
 	if version := hc.Status.Version; version != nil && version.Desired != nil {
 		release = "release " + version.Desired.Version
 		if version.Desired.Source == v1beta1.ReleaseSourceDefault {
@@ -162,7 +162,7 @@ func (v *view) clusterItem() *item {
 	key := client.ObjectKey{Namespace: v.hostedCluster.ControlPlaneNamespace(), Name: v.hostedCluster.ClusterName()}
 	if v.cluster == nil {
 		item := newItem("Cluster %s", key)
-		item.Wrong = "there is none; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster"
+		item.Wrong = "doesn't exist; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster"
 		return item
 	}
 	item := newItem("Cluster %s  %s", key, cmp.Or(v.cluster.Status.Phase, "no phase yet"))
@@ -185,7 +185,7 @@ func (v *view) componentItem() *item {
 		if v.hostedCluster.Spec.AutoNode == nil {
 			return nil
 		}
-		return newItem("Karpenter  isn't installed yet")
+		return newItem("Karpenter  not installed yet")
 	}
 	item := newItem("Karpenter %s/%s  release %s", c.Namespace, c.Name, cmp.Or(c.Status.Version, "none yet"))
 	for _, wrong := range condition.WrongOfComponent(c) {
@@ -285,7 +285,7 @@ func machineItem(machine *clusterv1.Machine) *item {
 		}
 	}
 	if clusterstatus.Hangs(machine, time.Now()) {
-		item.Wrong = message.Cut(message.Line("hangs in deletion: "+cmp.Or(clusterstatus.Holds(machine), "no reason is given")), maxMessage)
+		item.Wrong = message.Cut(message.Line("hangs in deletion: "+cmp.Or(clusterstatus.Holds(machine), "no reason given")), maxMessage)
 	}
 	return item
 }
@@ -334,9 +334,9 @@ func (v *view) text(to io.Writer, root *item) error {
 	if wrong == nil {
 		rest := "."
 		if !v.guest || len(v.problems) > 0 {
-			rest = " with the objects above."
+			rest = " in the objects above."
 		}
-		_, err := fmt.Fprintln(to, "Nothing is wrong"+rest)
+		_, err := fmt.Fprintln(to, "No problems found"+rest)
 		return err
 	}
 	prefix := "Wrong"

@@ -34,7 +34,7 @@ func NewCommand() *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:     "hosted-cluster",
 		Aliases: []string{"hc"},
-		Short:   "Turn AutoNode on for a Cluster of Cluster API",
+		Short:   "Turn AutoNode on for a Cluster API Cluster",
 	}, newCreateCommand())
 }
 
@@ -62,8 +62,8 @@ The command writes two things into the management cluster: the annotation autono
 HostedCluster with the Cluster's name. Karpenter then launches machines like those of the Cluster's MachineDeployments,
 whose own replicas stay, or from the machine templates that --templates names.
 
-It first checks what AutoNode needs. What is merely missing, such as a control plane that isn't initialized yet, is a
-warning: AutoNode waits for it. What can't work is an error, and nothing is written.
+It first checks AutoNode's requirements. It warns about those that AutoNode waits for, such as a control plane that isn't
+initialized yet. It fails, and writes nothing, if the HostedCluster can't work.
 
 Where the namespace has several Clusters, the HostedCluster shares it, and the command also writes a RoleBinding: the
 operator may then write there under names that end in the Cluster's.`,

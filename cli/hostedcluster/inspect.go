@@ -110,7 +110,7 @@ func (i *inspection) beside(other *v1beta1.HostedCluster) error {
 		return fmt.Errorf("HostedCluster %s shares namespace %s, so this one has to share it too: leave out --shared-namespace=false", key,
 			namespace)
 	case other.ClusterName() == i.cluster.Name:
-		return fmt.Errorf("HostedCluster %s has the Cluster %s already", key, client.ObjectKeyFromObject(i.cluster))
+		return fmt.Errorf("HostedCluster %s already manages the Cluster %s", key, client.ObjectKeyFromObject(i.cluster))
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func TestNodesCommand(t *testing.T) {
 	})
 	t.Run("When the NodePool has no node, it should say which have some", func(t *testing.T) {
 		_, err := clitest.Run(t, NewCommand(), "--kubeconfig", server.Kubeconfig, "--nodepool", "genral")
-		NewWithT(t).Expect(err).To(MatchError(`no node is of NodePool "genral"; NodePools with nodes are general`))
+		NewWithT(t).Expect(err).To(MatchError(`NodePool "genral" has no nodes; NodePools with nodes: general`))
 	})
 }
 

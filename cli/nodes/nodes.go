@@ -60,10 +60,10 @@ func NewCommand() *cobra.Command {
 		Short: "Show each node's price and utilization, and why it stays or goes",
 		Long: `Show each node's price and utilization, and why it stays or goes.
 
-It works in any cluster with Karpenter, and reads nodes, NodeClaims, pods, PodDisruptionBudgets and events. A NodeClaim
-without a node is a row as well. CPU and memory are what pods request of what they can have; pods of DaemonSets don't
-count as pods, their requests do. Pending pods have no node yet: see "autonode why pod". A price is the list price that
-the node's label eks-node-viewer/instance-price has.`,
+The command works in any cluster with Karpenter, and reads nodes, NodeClaims, pods, PodDisruptionBudgets and events.
+NodeClaims without a node have rows, too. CPU and MEMORY are the pods' requests as a share of the allocatable
+resources; PODS leaves out pods of DaemonSets. Pending pods have no node yet: see "autonode why pod". PRICE/H is the
+list price in the node's label eks-node-viewer/instance-price.`,
 		Example: `  autonode nodes --watch
   autonode nodes --nodepool general --sort-by price
   autonode nodes -o json`,
@@ -120,9 +120,9 @@ func (o *Options) known(v *view) error {
 	case pools.Has(o.NodePool):
 		return nil
 	case pools.Len() == 0:
-		return fmt.Errorf("no node is of NodePool %q, nor of any other; see `kubectl get nodepools`", o.NodePool)
+		return fmt.Errorf("NodePool %q has no nodes, and no other has any; see `kubectl get nodepools`", o.NodePool)
 	default:
-		return fmt.Errorf("no node is of NodePool %q; NodePools with nodes are %s", o.NodePool, strings.Join(sets.List(pools), ", "))
+		return fmt.Errorf("NodePool %q has no nodes; NodePools with nodes: %s", o.NodePool, strings.Join(sets.List(pools), ", "))
 	}
 }
 

@@ -28,9 +28,9 @@ import (
 var reasons = map[string]string{
 	"Paused":                 "its source or the Cluster is paused",
 	v1alpha1.TemplateFull:    "its source is at its max size",
-	"ImageNewer":             "its image is newer than nodes may get yet",
+	"ImageNewer":             "its image is newer than nodes may run yet",
 	"NoBootstrap":            "the node class's bootstrap can't be used",
-	v1alpha1.TemplateBackOff: "all its offerings failed a short time ago",
+	v1alpha1.TemplateBackOff: "all its offerings failed recently",
 	v1alpha1.TemplateQuota:   "a quota of the infrastructure is exhausted",
 	"NoPrice":                "the catalog has no price for it",
 	"NoZone":                 "the catalog has no zone for it",
@@ -50,9 +50,8 @@ func NewCommand() *cobra.Command {
 		Short: "Show instance types with prices and zones, and those that are unavailable now",
 		Long: `Show instance types with prices and zones, and those that are unavailable now.
 
-The command reads the status of the guest's ClusterAPINodeClasses: the machine templates and catalog entries that each
-selects, cheapest first, at most one hundred. What a NodePool may launch of them depends on its requirements: see
-"autonode why pod".`,
+The command reads the status of the guest's ClusterAPINodeClasses, which lists the hundred cheapest machine templates
+and catalog entries that each selects. A NodePool's requirements restrict them further: see "autonode why pod".`,
 		Example: `  autonode offerings
   autonode offerings --node-class default -o json`,
 	}, &o)
@@ -146,15 +145,15 @@ func printTable(to io.Writer, listed Listed) error {
 	fmt.Fprintln(to, english.Plural(rows, "template", ""))
 	for _, class := range listed.NodeClasses {
 		if more := int(class.TemplateCount) - len(class.Templates); more > 0 {
-			printer.Printf(to, "%s: %d more, which are dearer, aren't in the status\n", class.Name, more)
+			printer.Printf(to, "%s: the status leaves out %d that cost more\n", class.Name, more)
 		}
 		for _, problem := range class.Problems {
 			printer.Printf(to, "%s: %s is %s (%s): %s\n", class.Name, problem.Type, string(problem.Status), problem.Reason, problem.Message)
 		}
 	}
 	if rows == 0 {
-		return errors.New("the platform offers nothing: no node class selects a machine template; the lines above and " +
-			"`kubectl get clusterapinodeclasses` say why")
+		return errors.New("the platform offers nothing: no node class selects a machine template; see the lines above and " +
+			"`kubectl get clusterapinodeclasses`")
 	}
 	return nil
 }

@@ -55,10 +55,10 @@ func TestOfferings(t *testing.T) {
 			want: `
 NODECLASS  TYPE      ARCH   CPU  MEMORY  PODS  GPU               PRICE/H  SPOT/H  ZONES  SOURCE                     AVAILABLE
 default    c2-small  amd64  2    4Gi     110   -                 $0.021   $0.007  a,b    KwokMachineTemplate/small  yes
-default    g8        -      8    32Gi    110   2 nvidia.com/gpu  $1.2     -       any    KwokMachineTemplate/gpu    no, all its offerings failed a short time ago (BackOff)
+default    g8        -      8    32Gi    110   2 nvidia.com/gpu  $1.2     -       any    KwokMachineTemplate/gpu    no, all its offerings failed recently (BackOff)
 second     x         -      0    0       0     -                 -        -       any    KwokMachineTemplate/x      no (OfALaterVersion)
 3 templates
-default: 3 more, which are dearer, aren't in the status
+default: the status leaves out 3 that cost more
 default: OfferingsAvailable is False (InsufficientCapacity): no capacity for g8 in zone a
 `,
 		}, {

@@ -32,7 +32,7 @@ func newNewCommand() *cobra.Command {
 		Short: "Create a release payload and push it",
 		Long: `Create a release payload and push it to TARGET, and print it by digest.
 
-The same input gives the same digest. A component that is given by tag is pinned to what the tag means now.`,
+The same input gives the same digest. A component with a tag is pinned to the tag's current digest.`,
 		Example: `  # A payload whose nodes run Kubernetes 1.36.3
   autonode release new --version 1.36.3 \
     --component karpenter-clusterapi=registry.example/karpenter-clusterapi@sha256:9ab2… \
@@ -57,7 +57,7 @@ The same input gives the same digest. A component that is given by tag is pinned
 	}, &o)
 	flags := cmd.Flags()
 	flags.StringVar(&o.Version, "version", "", "the release's version, like 1.36.3 (required)")
-	flags.StringSliceVar(&o.Previous, "previous", nil, "versions from which an upgrade is meant to work")
+	flags.StringSliceVar(&o.Previous, "previous", nil, "versions that can be upgraded to this one")
 	flags.StringArrayVar(&o.Components, "component", nil, "a component as NAME=IMAGE; repeat for more (required)")
 	flags.StringArrayVar(&o.ComponentVersions, "component-version", nil,
 		"a version of what a component contains, as NAME:WHAT=VERSION; nodes run the one of kubernetes")

@@ -49,12 +49,12 @@ func newRenderCommand() *cobra.Command {
 		Long: `Print the machines of a node class, without a cluster.
 
 The files contain one ClusterAPINodeClass and what it selects: infrastructure templates, MachineDeployments and
-bootstrap templates. Without a node class, it is the default one of the HostedCluster in the files. For each source the
+bootstrap templates. Without a node class, the default one of the HostedCluster in the files is used. For each source the
 command applies the patches of the source and of the node class, and prints the infrastructure machine, the bootstrap
 config and the Machine of a NodeClaim "example". Labels and taints of a NodePool are missing. An image of the release
 payload appears as its name, such as image.aws.us-east-1.
 
-A source that can't be used is an error, as in the node class's conditions. The others are printed.`,
+The command prints the other sources if one can't be used, and fails with the reason, as in the node class's conditions.`,
 		Example: `  autonode templates render -f nodeclass.yaml -f templates.yaml --capacity-type spot --zone a
   kubectl -n clusters-blue get awsmachinetemplates,kubeadmconfigtemplates -o yaml | autonode templates render -f nodeclass.yaml -f -`,
 	}, &o)

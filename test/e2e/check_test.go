@@ -54,7 +54,7 @@ func (c *cluster) expectNothingWrong(t *testing.T) {
 		}
 		tree := c.tree(ctx)
 		g.Expect(tree.err).NotTo(HaveOccurred())
-		g.Expect(tree.out).To(HaveSuffix("\nNothing is wrong.\n"))
+		g.Expect(tree.out).To(HaveSuffix("\nNo problems found.\n"))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
