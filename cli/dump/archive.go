@@ -33,7 +33,7 @@ func Create(to string, stdout io.Writer, now time.Time) (Archive, error) {
 		return newTarball(stdout, io.NopCloser(nil), "autonode-dump", now), nil
 	}
 	if _, err := os.Stat(to); err == nil {
-		return nil, fmt.Errorf("--to %s: it exists, and isn't overwritten; choose another name, or remove it", to)
+		return nil, fmt.Errorf("--to %s: exists, and isn't overwritten; choose another name, or remove it", to)
 	}
 	parent := filepath.Dir(to)
 	if info, err := os.Stat(parent); err != nil || !info.IsDir() {

@@ -81,11 +81,11 @@ func NewCollector(config *rest.Config, archive Archive, folder string) (*Collect
 func (c *Collector) Discover() error {
 	version, err := c.clients.Discovery().ServerVersion()
 	if err != nil {
-		return fmt.Errorf("asking the cluster's version: %w", err)
+		return fmt.Errorf("reading the cluster's version: %w", err)
 	}
 	lists, err := c.clients.Discovery().ServerPreferredResources()
 	if err != nil && len(lists) == 0 {
-		return fmt.Errorf("asking which kinds the cluster has: %w", err)
+		return fmt.Errorf("reading the cluster's kinds: %w", err)
 	}
 	c.note("kinds", err)
 	kinds := []string{}
@@ -150,7 +150,7 @@ func (c *Collector) list(ctx context.Context, r resource, namespace string) {
 			break
 		}
 		if n == maxPages {
-			c.note(where, fmt.Errorf("there are more than %d lists of %d objects; the rest is missing", maxPages, page))
+			c.note(where, fmt.Errorf("more than %d pages of %d objects; the rest is missing", maxPages, page))
 			break
 		}
 	}

@@ -38,5 +38,5 @@ func TestEndless(t *testing.T) {
 	c.list(t.Context(), resource{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}}, "")
 	g.Expect(requests).To(Equal(maxPages), "When a guest continues a list without end, reading should end")
 	g.Expect(written).To(HaveKeyWithValue("guest/cluster/nodes.yaml", ContainSubstring("name: a")), "and what was read be kept")
-	g.Expect(c.Problems()).To(ConsistOf(ContainSubstring("nodes in namespace (all): there are more than 200 lists of 500 objects; the rest is missing")))
+	g.Expect(c.Problems()).To(ConsistOf(ContainSubstring("nodes in namespace (all): more than 200 pages of 500 objects; the rest is missing")))
 }

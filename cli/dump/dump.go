@@ -60,11 +60,11 @@ func NewCommand(program string) *cobra.Command {
 		Short: "Collect a support bundle, without secrets",
 		Long: `Collect a support bundle, without secrets.
 
-The command reads HostedClusters, what belongs to them in their control-plane namespaces, the operator, and logs, and
-writes them into a tar.gz file, a folder, or, with --to -, a tar.gz on standard output. With --guest-kubeconfig or
---guest-context it reads a guest cluster, too. It never reads the content of Secrets. Of other objects it keeps metadata,
-conditions and fields that are known to hold no secrets, and of all other fields the names; from logs and messages it
-removes what looks like a secret. What can't be read is listed in errors.txt.`,
+The command reads HostedClusters, the objects in their control-plane namespaces, the operator, and logs, and writes
+them into a tar.gz file, a folder, or, with --to -, a tar.gz on standard output. With --guest-kubeconfig or
+--guest-context it reads a guest cluster, too. It never reads the content of Secrets. It keeps other objects' metadata,
+conditions and fields that are known to hold no secrets, and only the names of all other fields. It removes text that
+looks like a secret from logs and messages. errors.txt lists failed reads.`,
 		Example: `  autonode dump
   autonode dump --hosted-cluster clusters/blue --guest-kubeconfig blue.kubeconfig --to blue.tar.gz
   autonode dump --to - | ssh bastion 'cat > dump.tar.gz'`,
@@ -152,12 +152,12 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 	}
 	printer.Printf(out, "%s: %s\n", shown, english.Plural(len(hostedClusters), "HostedCluster", ""))
 	if len(problems) > 0 {
-		printer.Printf(out, "%s couldn't be read; errors.txt in it lists them:\n", english.Plural(len(problems), "thing", ""))
+		printer.Printf(out, "%s failed; errors.txt in the bundle lists them:\n", english.Plural(len(problems), "read", ""))
 		for _, problem := range problems {
 			printer.Line(out, " ", problem)
 		}
 	}
-	fmt.Fprintln(out, "It contains no Secrets. Read it before you pass it on: names of hosts, images and workloads are in it.")
+	fmt.Fprintln(out, "It contains no Secrets. Review it before you share it: it names hosts, images and workloads.")
 	return nil
 }
 

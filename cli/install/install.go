@@ -50,10 +50,10 @@ func NewCommand(image string, operator Operator) *cobra.Command {
 		Short: "Install or upgrade the operator in a management cluster",
 		Long: `Install or upgrade the operator in a management cluster.
 
-The command applies what "kubectl apply --server-side -k manifests" applies, of this program's version, and waits until
-the CRDs are served and the operator runs. Then it deletes what it has applied before and doesn't apply any more, but
-never a CRD. With --render it prints the objects and connects to nothing. Helm and clusterctl install the same objects:
-upgrade an installation in the way in which it was made.`,
+The command applies the manifests of this program's version, as "kubectl apply --server-side -k manifests" would, and
+waits until the CRDs are served and the operator runs. Finally it prunes objects that an earlier run applied, except
+CRDs. With --render it prints the objects without a connection to a cluster. Helm and clusterctl install the same
+objects: upgrade an installation the way it was installed.`,
 		Example: `  autonode install --image registry.example/autonode/autonode-operator@sha256:…
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --operator-arg=--registry-networks=10.20.0.0/16
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --render | kubectl diff --server-side -f -`,
@@ -68,8 +68,8 @@ upgrade an installation in the way in which it was made.`,
 	flags.StringVar(&o.Settings, "karpenter-settings", "", "file with the settings of every Karpenter")
 	flags.BoolVar(&o.Manifests.Monitoring, "monitoring", false, "install the PodMonitor, the alerts and the dashboards, too")
 	flags.BoolVar(&o.Render, "render", false, "print the objects and apply nothing")
-	flags.BoolVar(&o.Force, "force-conflicts", false, "take fields over that another program has set")
-	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long each object may take to be ready")
+	flags.BoolVar(&o.Force, "force-conflicts", false, "take over fields that another program has set")
+	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait for each object to be ready")
 	return cmd
 }
 
@@ -127,7 +127,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	if err := installer.Apply(ctx, objects); err != nil {
 		return err
 	}
-	fmt.Fprintln(streams.Out, "Check what it needs with `autonode check`.")
+	fmt.Fprintln(streams.Out, "Check the requirements with `autonode check`.")
 	fmt.Fprintln(streams.Out, "Turn AutoNode on for a Cluster with `autonode hosted-cluster create --cluster NAMESPACE/NAME`.")
 	return nil
 }

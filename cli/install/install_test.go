@@ -89,7 +89,7 @@ func TestUninstallRefusal(t *testing.T) {
 		return err
 	}
 	t.Run("When the number of nodes isn't known, it should refuse", func(t *testing.T) {
-		NewWithT(t).Expect(uninstall()).To(MatchError(ContainSubstring("clusters/blue (not known)")))
+		NewWithT(t).Expect(uninstall()).To(MatchError(ContainSubstring("clusters/blue (unknown)")))
 	})
 	hc.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeCount: ptr.To(int32(3)), NodeClaimCount: ptr.To(int32(4))}
 	g.Expect(server.Admin.Status().Update(t.Context(), hc)).To(Succeed())

@@ -98,7 +98,7 @@ func (i *Installer) apply(ctx context.Context, object *unstructured.Unstructured
 	err := i.Management.Apply(ctx, client.ApplyConfigurationFromUnstructured(marked(object)), opts...)
 	switch {
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w: %s: %w; upgrade it in the way in which it was installed, or take it over with --force-conflicts",
+		return fmt.Errorf("%w: %s: %w; upgrade it the way it was installed, or take it over with --force-conflicts",
 			ErrConflict, named(object), err)
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("applying %s: the cluster doesn't have this kind: %w", named(object), err)

@@ -33,7 +33,7 @@ func inUse(ctx context.Context, management client.Reader, definitions bool) (str
 		switch count, known := nodesOf(hc); {
 		case !known:
 			unknown++
-			using = append(using, name+" (not known)")
+			using = append(using, name+" (unknown)")
 		case count > 0:
 			nodes += count
 			using = append(using, fmt.Sprintf("%s (%d)", name, count))
@@ -46,7 +46,7 @@ func inUse(ctx context.Context, management client.Reader, definitions bool) (str
 	}
 	count := english.Plural(int(nodes), "node", "")
 	if unknown > 0 {
-		count = fmt.Sprintf("at least %s; of %d the number isn't known", count, unknown)
+		count = fmt.Sprintf("at least %s; unknown for %d", count, unknown)
 	}
 	listed := strings.Join(using[:min(len(using), maxListed)], ", ")
 	if more := len(using) - maxListed; more > 0 {

@@ -31,9 +31,9 @@ func NewUninstallCommand() *cobra.Command {
 		Long: `Remove the operator from a management cluster.
 
 The operator drains the nodes of HostedClusters that are deleted, so the command refuses while HostedClusters have
-nodes. With --leave-nodes it removes the operator all the same: the nodes stay, and Karpenter runs until its token
-expires, seven to eight hours later. The CRDs and their guard stay unless --delete-crds is given, which needs every
-HostedCluster to be gone.`,
+nodes. With --leave-nodes it removes the operator anyway: the nodes stay, and Karpenter runs until its token
+expires, seven to eight hours later. The CRDs and their guard stay unless --delete-crds is given, which requires that
+no HostedCluster exists.`,
 		Example: `  kubectl delete hostedclusters.autonode.io --all -A
   autonode uninstall --delete-crds`,
 	}, &o)
@@ -41,7 +41,7 @@ HostedCluster to be gone.`,
 	o.Management.Add(cmd, cluster.Management, nil)
 	flags.BoolVar(&o.LeaveNodes, "leave-nodes", false, "remove the operator although HostedClusters have nodes, which stay")
 	flags.BoolVar(&o.DeleteCRDs, "delete-crds", false, "delete the CRDs, too, and with them CapacityAccounts and catalogs")
-	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long the deletion of each object may take")
+	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait for each object to be deleted")
 	return cmd
 }
 
@@ -71,7 +71,7 @@ func (o *UninstallOptions) Run(ctx context.Context, streams command.Streams) err
 	if found, err := installer.Found(ctx, objects); err != nil {
 		return err
 	} else if !found {
-		return errors.New("this cluster has no AutoNode operator and none of its CRDs, so there is nothing to remove: " +
+		return errors.New("this cluster has neither the operator nor its CRDs, so there is nothing to remove: " +
 			"name the management cluster with --context or --kubeconfig; AutoNode installs no operator in guests")
 	}
 	return installer.Remove(ctx, objects, o.DeleteCRDs)
