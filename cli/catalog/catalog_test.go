@@ -165,7 +165,7 @@ func TestCatalogDiff(t *testing.T) {
 		"capacity changes": {"memory: 8Gi", "memory: 7Gi", "~ m5.large: capacity\n", false},
 		"a type is renamed": {"name: m5.large", "name: m5.huge",
 			"+ m5.huge\n- m5.large: its offerings close, and its nodes stay\n1 added, 1 removed, 0 changed; no node is replaced\n", false},
-		"a type becomes invalid": {`cpu: "2"`, "cpu: two", "~ m5.large: becomes unusable, so that nothing more is launched\n", false},
+		"a type becomes invalid": {`cpu: "2"`, "cpu: two", "~ m5.large: becomes unusable: nothing more launches\n", false},
 		"an overhead comes": {"    name: m5.large", "    name: m5.large\n    overhead: {kubeReserved: {cpu: 70m}}",
 			"~ m5.large: patches or overhead; its nodes are replaced\n", true},
 		"the patches change":   {"path: /spec/spotMarketOptions", "path: /spec/spotMarketOptions/maxPrice", "the nodes of 3 instance types are replaced\n", true},

@@ -38,8 +38,8 @@ func newCheckCommand() *cobra.Command {
 		Long: `Render the machine of each instance type, without a cluster.
 
 The files contain catalogs and the infrastructure templates that they refer to, and may contain the node class with its
-bootstrap template. Each instance type is rendered once for each capacity type that it is offered in. What can't be used is
-named, and is an error.`,
+bootstrap template. The command renders each instance type once for each of its capacity types. It fails, and names the entry,
+if one can't be used.`,
 		Example: `  autonode catalog check -f catalog.yaml -f templates.yaml
   autonode catalog check -f catalog.yaml -f templates.yaml --print m5.large`,
 	}, &o)
@@ -102,7 +102,7 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 		}
 	}
 	if o.Print != "" && !shown {
-		problems = append(problems, fmt.Errorf("no usable instance type is called %s", o.Print))
+		problems = append(problems, fmt.Errorf("there is no usable instance type %s", o.Print))
 	}
 	if o.Print == "" {
 		printer.Printf(streams.Out, "%s: %s, %s, %s rendered\n", english.Plural(len(catalogs), "catalog", ""),

@@ -34,8 +34,8 @@ func newDiffCommand() *cobra.Command {
 		Short: "Compare two versions of catalogs, and list the nodes that an update would replace",
 		Long: `Compare two versions of catalogs, and list the nodes that an update would replace. It needs no cluster.
 
-Prices, offerings, capacity and labels replace no node. Patches, overhead and the template reference do, of the instance types
-whose patches or overhead they are. A type that is removed closes its offerings, and its nodes stay.`,
+Changed prices, offerings, capacity and labels replace no node. Changed patches, overhead or template references replace
+the nodes of their instance types. Removing an instance type closes its offerings; its nodes stay.`,
 		Example: `  kubectl -n clusters-blue get instancetypecatalog general -o yaml | autonode catalog diff - catalog.yaml
   autonode catalog diff old.yaml new.yaml --fail-on-drift`,
 		Args: command.ExactlyTwo(&o.Files, "OLD", "NEW", "two files with catalogs, or - for standard input"),
@@ -132,7 +132,7 @@ func changesOf(was, is catalogType) (parts []string, drifts bool) {
 	}
 	switch {
 	case is.machine == "" && was.machine != "":
-		return append(parts, "becomes unusable, so that nothing more is launched"), false
+		return append(parts, "becomes unusable: nothing more launches"), false
 	case is.machine != "" && was.machine == "":
 		return append(parts, "becomes usable"), false
 	}

@@ -63,20 +63,20 @@ func newImportCommand() *cobra.Command {
 	cmd := command.New(&cobra.Command{
 		Use:   "import FORMAT -f FILE",
 		Short: "Create a catalog from an infrastructure's list of machine types",
-		Long: `Create a catalog from an infrastructure's list of machine types, and print it. It calls nothing.
+		Long: `Create a catalog from an infrastructure's list of machine types, and print it. The command connects to nothing.
 
 ` + formatsHelp() + `
 
-A machine type that can't be used is named on standard error and left out; the others are imported. Prices come from
+The command skips machine types that can't be used, and names them on standard error. Prices come from
 the infrastructure's own price list (aws, azure, hetzner), or from a CSV file with the columns instanceType, zone,
-capacityType, price and currency. With a price list, what it doesn't offer gets no offering. A catalog's prices are in
-US dollars: a price in another currency needs its rate.
+capacityType, price and currency. A machine type that the price list lacks gets no offering. A catalog's prices
+are in US dollars: other currencies need --rates.
 
 A catalog that would exceed 1 MB is split.`,
 		Example: `  aws ec2 describe-instance-types | autonode catalog import aws -f - --prices prices.json --template general > catalog.yaml
   autonode catalog import openstack -f flavors.json --prices prices.csv --template workers -n clusters-blue
   autonode catalog import csv -f types.csv --template ProxmoxMachineTemplate/workers --patches patches.yaml`,
-		Args: command.ExactlyOne(&o.Format, "FORMAT", "what the file with the machine types is, such as aws or csv"),
+		Args: command.ExactlyOne(&o.Format, "FORMAT", "the format of the file with the machine types, such as aws or csv"),
 	}, &o)
 	flags := cmd.Flags()
 	o.add(flags)
@@ -272,9 +272,9 @@ func templateReference(text string, usual v1alpha1.InfrastructureTemplateReferen
 	case name == "":
 		return ref, errors.New("name the infrastructure template that machines are cloned from: --template NAME")
 	case ref.Kind == "":
-		return ref, errors.New("this format has no usual template; name its kind too: --template KIND/NAME")
+		return ref, errors.New("this format has no default kind of template: use --template KIND/NAME")
 	case !strings.HasSuffix(ref.Kind, "Template"):
-		return ref, fmt.Errorf("--template %q: kind %q is no template: use one such as AWSMachineTemplate/%s", text, ref.Kind, ref.Name)
+		return ref, fmt.Errorf("--template %q: kind %q isn't a machine template: use one such as AWSMachineTemplate/%s", text, ref.Kind, ref.Name)
 	}
 	return ref, nil
 }

@@ -37,17 +37,17 @@ func newRefreshCommand() *cobra.Command {
 		Short: "Write new prices and instance types into a catalog of the management cluster",
 		Long: `Write new prices and instance types into a catalog of the management cluster. It replaces no node.
 
-The files and their formats are those of catalog import. Of an instance type that the catalog has, only the offerings
-change, and its reserved offerings stay where the files name none. New instance types are added. An instance type that
-the files lack is removed: its offerings close, and its nodes stay. The catalog's template, patches and labels stay.
+The files and their formats are those of catalog import. The command updates the offerings of instance types that the
+catalog has, but keeps reserved offerings if the files name none. It adds new instance types, and removes those that the
+files lack: their offerings close, and their nodes stay. The catalog's template, patches and labels stay.
 
-Nothing is written if nothing has changed, and nothing if more than --max-closed percent of the instance types that
-have a price would lose it: a price list may be incomplete.
+The command refuses if more than --max-closed percent of the instance types with a price would lose it: a price list may
+be incomplete.
 
 It needs the verbs get and patch on instancetypecatalogs in the catalog's namespace.`,
 		Example: `  aws ec2 describe-instance-types > types.json
   autonode catalog refresh aws --name general -n autonode-catalogs -f types.json --prices prices.json --dry-run=client`,
-		Args: command.ExactlyOne(&o.Format, "FORMAT", "what the file with the machine types is, such as aws or csv"),
+		Args: command.ExactlyOne(&o.Format, "FORMAT", "the format of the file with the machine types, such as aws or csv"),
 	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(cmd, cluster.Management, nil)
