@@ -161,11 +161,17 @@ func (o Objects) NodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 		found, _ := o.List(context.Background(), kind, labels.Everything()) // it never fails
 		return found
 	}
-	if len(classes) == 0 {
-		return o.defaultNodeClass()
-	}
-	if len(classes) != 1 {
+	classes, hostedClusters := of(schema.GroupKind{Group: v1alpha1.Group, Kind: v1alpha1.Kind}),
+		of(schema.GroupKind{Group: v1beta1.Group, Kind: "HostedCluster"})
+	nodeClass, hostedCluster := &v1alpha1.ClusterAPINodeClass{}, &v1beta1.HostedCluster{}
+	switch {
+	case len(classes) == 1:
+		return nodeClass, decode(classes[0], nodeClass)
+	case len(classes) > 1:
 		return nil, fmt.Errorf("the files contain %d ClusterAPINodeClasses instead of one", len(classes))
+	case len(hostedClusters) != 1:
+		return nil, fmt.Errorf("the files contain 0 ClusterAPINodeClasses and %d HostedClusters; name one file with either: -f FILE",
+			len(hostedClusters))
 	}
 	if err := decode(hostedClusters[0], hostedCluster); err != nil {
 		return nil, err
@@ -190,26 +196,4 @@ func decode(object *unstructured.Unstructured, into any) error {
 		}
 	}
 	return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
-}
-
-// defaultNodeClass returns what the operator makes of the HostedCluster in the files.
-func (o Objects) defaultNodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
-	found, err := o.List(context.Background(), schema.GroupKind{Group: v1beta1.Group, Kind: "HostedCluster"}, labels.Everything())
-	if err != nil {
-		return nil, err
-	}
-	if len(found) != 1 {
-		return nil, fmt.Errorf("the files contain 0 ClusterAPINodeClasses and %d HostedClusters; name one file with either: -f FILE",
-			len(found))
-	}
-	hostedCluster := &v1beta1.HostedCluster{}
-	if err := decode(found[0], hostedCluster); err != nil {
-		return nil, err
-	}
-	autoNode := hostedCluster.Spec.AutoNode
-	if autoNode == nil || autoNode.ProvisionerConfig.Karpenter == nil || autoNode.ProvisionerConfig.Karpenter.ClusterAPI == nil {
-		return nil, fmt.Errorf("HostedCluster %s has no spec.autoNode.provisionerConfig.karpenter.clusterAPI, so it has no default node class",
-			found[0].GetName())
-	}
-	return autoNode.ProvisionerConfig.Karpenter.ClusterAPI.DefaultNodeClass(), nil
 }

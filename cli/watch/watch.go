@@ -36,10 +36,16 @@ type Options struct {
 	Watch  bool
 }
 
-// Validate rejects an output format in which nothing is watched.
-func (f Flag) Validate(format string) error {
-	if f && format != "" {
-		return fmt.Errorf("--watch prints tables only: leave out --output %s", format)
+// Add adds --watch and --output. own are further formats of the command.
+func (o *Options) Add(cmd *cobra.Command, own ...string) {
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
+	printer.AddFlag(cmd, &o.Output, own...)
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error {
+	if o.Watch && o.Output != "" {
+		return fmt.Errorf("--watch prints tables only: leave out --output %s", o.Output)
 	}
 	return nil
 }
