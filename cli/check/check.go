@@ -50,7 +50,7 @@ The command writes nothing, and exits with code 1 after a failure.`,
   autonode check -o json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && o.Namespace != "" {
-				return fmt.Errorf("--namespace is for NAME, which is missing; see `%s --help`", cmd.CommandPath())
+				return fmt.Errorf("--namespace needs a NAME; see `%s --help`", cmd.CommandPath())
 			}
 			return command.AtMostOne(&o.Name)(cmd, args)
 		},

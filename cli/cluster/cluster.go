@@ -112,7 +112,7 @@ func (f *Flags) Key(argument, namespace, what string) (key client.ObjectKey, err
 	case key.Name == "" || strings.Contains(key.Name, "/") || both && key.Namespace == "":
 		return client.ObjectKey{}, fmt.Errorf("%q isn't the name of %s", argument, what)
 	case namespace != "" && namespace != key.Namespace:
-		return client.ObjectKey{}, fmt.Errorf("%q names another namespace than --namespace %s; leave one of them out", argument, namespace)
+		return client.ObjectKey{}, fmt.Errorf("%q and --namespace %s name different namespaces; leave one of them out", argument, namespace)
 	case key.Namespace == "":
 		key.Namespace, err = f.Namespace()
 	}

@@ -88,7 +88,7 @@ clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}]
 			want: client.ObjectKey{Namespace: "clusters", Name: "blue"}},
 		"When neither has one, it should be the context's": {argument: "blue", want: client.ObjectKey{Namespace: "mine", Name: "blue"}},
 		"When both have one and they differ, it should say so": {argument: "clusters/blue", namespace: "mine",
-			problem: `"clusters/blue" names another namespace than --namespace mine; leave one of them out`},
+			problem: `"clusters/blue" and --namespace mine name different namespaces; leave one of them out`},
 		"When there is no name behind the slash, it should show one":      {argument: "clusters/", problem: `"clusters/" isn't the name of a pod, like shop/web`},
 		"When there is no namespace before the slash, it should show one": {argument: "/blue", problem: `"/blue" isn't the name of a pod, like shop/web`},
 		"When there are two slashes, it should show one":                  {argument: "a/b/c", problem: `"a/b/c" isn't the name of a pod, like shop/web`},

@@ -89,7 +89,7 @@ func nextStep(err error) error {
 		return fmt.Errorf("%w; the program that the kubeconfig runs for credentials failed: log in with it, or choose another context with "+
 			"--context", err)
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "; ask for "): // a command may say for which right
-		return fmt.Errorf("%w; ask for that right, or choose another user with --context", err)
+		return fmt.Errorf("%w; ask for that permission, or choose another user with --context", err)
 	case errors.As(err, &authority), errors.As(err, &hostname), errors.As(err, &invalid):
 		return fmt.Errorf("%w; correct certificate-authority-data or tls-server-name of the kubeconfig, or %s", err, another)
 	case utilnet.IsConnectionRefused(err), errors.As(err, &resolution), errors.As(err, &timeout) && timeout.Timeout(),

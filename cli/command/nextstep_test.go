@@ -34,7 +34,7 @@ func TestNextStep(t *testing.T) {
 	}{
 		"When credentials have expired, it should say to renew them": {apierrors.NewUnauthorized("Unauthorized"), "which may have expired: renew them"},
 		"When a right is missing, it should say to ask for it": {
-			apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no")), "ask for that right, or choose another user with --context",
+			apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no")), "ask for that permission, or choose another user with --context",
 		},
 		"When the program for credentials fails, it should say to log in": {errors.New("getting credentials: exec: executable aws failed with exit code 255"), "log in with it"},
 		"When the server isn't trusted, it should name the field":         {fmt.Errorf("connecting: %w", untrusted), "correct certificate-authority-data"},

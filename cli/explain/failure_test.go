@@ -38,8 +38,8 @@ Pod shop/web needs a new node, which NodePool general can launch: 1 instance typ
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`},
 		"When no zone has capacity, it should wait, and have each event's message once": {failures: []explain.Failure{a, a, b}, want: `
 Unschedulable
-Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
-= general false: nothing of 4 instance types that fits can be launched now: no capacity for on-demand large in zone a; no capacity for on-demand large in zone b
+Pod shop/web has to wait: it fits NodePool general, but no instance type that fits can be launched now
+= general false: of 4 instance types, none that fits can be launched now: no capacity for on-demand large in zone a; no capacity for on-demand large in zone b
 - 1 no capacity for on-demand large in zone a; no capacity for on-demand large in zone b [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`},
@@ -54,8 +54,8 @@ Pod shop/web needs a new node, which NodePool general can launch: 1 instance typ
 			class.Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionFalse, Message: "nothing can be launched: NoQuota (3)"}}
 		}, want: `
 Unschedulable
-Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
-= general false: nothing of 4 instance types that fits can be launched now: nothing can be launched: NoQuota (3)
+Pod shop/web has to wait: it fits NodePool general, but no instance type that fits can be launched now
+= general false: of 4 instance types, none that fits can be launched now: nothing can be launched: NoQuota (3)
 - 1 nothing can be launched: NoQuota (3) [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`},

@@ -44,7 +44,8 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 	}
 	if node.NodeClaim == nil {
 		answer.Decision = Unmanaged
-		answer.Summary = fmt.Sprintf("Node %s isn't Karpenter's: no NodeClaim has it, so Karpenter neither removes nor replaces it", answer.Node)
+		answer.Summary = fmt.Sprintf("Node %s isn't managed by Karpenter: it has no NodeClaim, so Karpenter neither removes nor replaces "+
+			"it", answer.Node)
 		return answer, nil
 	}
 	answer.NodeClaim, answer.NodePool = node.NodeClaim.Name, node.Labels()[karpv1.NodePoolLabelKey]
@@ -63,7 +64,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		why := ""
 		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() &&
 			disrupted.Reason == string(capacityReclaimed) {
-			why = " because another cluster reclaims what it takes"
+			why = " because another cluster reclaims its capacity"
 		}
 		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(evicting, "pod", ""))
 		return answer, nil
@@ -93,7 +94,7 @@ func (a *NodeAnswer) conclude(static bool) {
 		}
 	}
 	a.Decision = Stays
-	why := "no method of Karpenter's applies to it"
+	why := "none of Karpenter's disruption methods applies to it"
 	if len(a.Methods) > 0 {
 		// The last is the one that a person requests: consolidation.
 		why = a.Methods[len(a.Methods)-1].Reason
@@ -206,9 +207,9 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 	}
 	// Karpenter repairs a node that isn't initialized whatever the budgets say, and reclaims one after the deadline.
 	if budgets[candidate.NodePool.Name] == 0 && !reclaims && (method.Reason() != karpv1.DisruptionReasonUnhealthy || candidate.Initialized()) {
-		count := "nodes that aren't Ready or are being removed count"
+		count := "nodes that aren't Ready or are being removed count against them"
 		if method.Reason() == karpv1.DisruptionReasonUnhealthy {
-			count = "nodes that are being removed or rebooted count"
+			count = "nodes that are being removed or rebooted count against them"
 		}
 		return false, fmt.Sprintf("the budgets of NodePool %s allow no disruption for reason %s now; %s",
 			candidate.NodePool.Name, method.Reason(), count), nil
@@ -248,11 +249,11 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 	case !possible:
 		return "the node can't be disrupted"
 	case method.Reason() == capacityReclaimed:
-		return "its machine takes nothing that has to be returned to other clusters"
+		return "its machine holds no capacity that other clusters reclaim"
 	case method.Reason() == karpv1.DisruptionReasonUnhealthy:
 		return s.unrepaired(node)
 	case method.Reason() == karpv1.DisruptionReasonDrifted && claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue():
-		return "it is for the other sort of NodePool, with or without spec.replicas"
+		return "it applies only to the other kind of NodePool, with or without spec.replicas"
 	case method.Reason() == karpv1.DisruptionReasonDrifted:
 		if image := s.olderImage(node); image != "" {
 			return "the node hasn't drifted: " + image
@@ -262,7 +263,7 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 		if method.Reason() == karpv1.DisruptionReasonEmpty {
 			return "the node isn't empty"
 		}
-		return "the node is empty, which is another method's"
+		return "the node is empty, which another method handles"
 	}
 	after := ""
 	nodePool := named[*karpv1.NodePool](s.Guest, node.Labels()[karpv1.NodePoolLabelKey])

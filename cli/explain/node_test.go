@@ -64,7 +64,7 @@ func TestNode(t *testing.T) {
 		"When the NodePool's budget is used up, it should say so": {
 			append([]client.Object{nodeClass(nil), nodePool("general", func(p *karpv1.NodePool) { p.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "0"}} })},
 				append(machine("n", "general", "medium", "8", nil), pod("a", "1", on("n")))...),
-			explain.Stays, "Node n stays: the budgets of NodePool general allow no disruption for reason Underutilized now; nodes that aren't Ready or are being removed count", nil,
+			explain.Stays, "Node n stays: the budgets of NodePool general allow no disruption for reason Underutilized now; nodes that aren't Ready or are being removed count against them", nil,
 		},
 		"When it is drifted, it should say what replaces it": {
 			with(append(machine("n", "general", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
@@ -83,11 +83,11 @@ func TestNode(t *testing.T) {
 				claim.DeletionTimestamp = &metav1.Time{Time: noon}
 				claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "CapacityReclaimed", "CapacityReclaimed")
 			}), pod("a", "1", on("n")))...),
-			explain.Terminating, "Node n is being removed because another cluster reclaims what it takes: 1 pod left to evict", nil,
+			explain.Terminating, "Node n is being removed because another cluster reclaims its capacity: 1 pod left to evict", nil,
 		},
 		"When it isn't Karpenter's, it should say so": {
 			with(machine("n", "general", "medium", "8", nil)[:1]...),
-			explain.Unmanaged, "Node n isn't Karpenter's: no NodeClaim has it, so Karpenter neither removes nor replaces it", nil,
+			explain.Unmanaged, "Node n isn't managed by Karpenter: it has no NodeClaim, so Karpenter neither removes nor replaces it", nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

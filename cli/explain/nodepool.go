@@ -73,14 +73,14 @@ func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, po
 	var filtered scheduling.InstanceTypeFilterError
 	switch {
 	case err == nil:
-		answer.Reason = "the pod fits on a node that exists"
+		answer.Reason = "the pod fits on an existing node"
 	case errors.As(err, &filtered) || strings.Contains(err.Error(), "filtered out all") || strings.Contains(err.Error(), "exceed limits"):
 		requirements, requests := s.probe(ctx, nodePool, pod, instanceTypes)
 		answer.Refused = s.refused(nodePool, pod, instanceTypes, nil, requirements, requests)
 		answer.Reason = fmt.Sprintf("none of %s fits", english.Plural(len(instanceTypes), "instance type", ""))
 		if len(answer.Refused) > 0 {
 			if answer.Refused[0].rank == rankUnavailable {
-				answer.Reason = fmt.Sprintf("nothing of %s that fits can be launched now", english.Plural(len(instanceTypes), "instance type", ""))
+				answer.Reason = fmt.Sprintf("of %s, none that fits can be launched now", english.Plural(len(instanceTypes), "instance type", ""))
 			}
 			answer.Reason += ": " + answer.Refused[0].Reason
 		}
@@ -213,7 +213,7 @@ func exceeds(it *karpcloudprovider.InstanceType, nodePool *karpv1.NodePool, avai
 			capacity = *resource.NewQuantity(1, resource.DecimalSI)
 		}
 		if capacity.Cmp(rest) > 0 {
-			return fmt.Sprintf("over the NodePool's limit of %s %s, of which %s is left", amount(name, limit), name, amount(name, rest))
+			return fmt.Sprintf("over the NodePool's limit of %s %s, of which %s is unused", amount(name, limit), name, amount(name, rest))
 		}
 	}
 	return ""
@@ -286,7 +286,7 @@ func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *karpcloudprovider.
 		return rankUnavailable, "it has no offerings"
 	case len(compatible) == 0:
 		zones, capacityTypes := requirements.Get(corev1.LabelTopologyZone), requirements.Get(karpv1.CapacityTypeLabelKey)
-		return rankOffering, fmt.Sprintf("not offered in the zone and capacity type that are wanted: %s, %s", zones, capacityTypes)
+		return rankOffering, fmt.Sprintf("not offered in the required zone and capacity type: %s, %s", zones, capacityTypes)
 	case len(compatible.Launchable()) == 0:
 		if failures := s.failures(nodePool.Name, it.Name, compatible...); len(failures) > 0 {
 			return rankUnavailable, strings.Join(failures, "; ")
@@ -341,8 +341,8 @@ func quotas(class *v1alpha1.ClusterAPINodeClass) string {
 
 var unavailableText = map[string]string{
 	v1alpha1.TemplatePaused: "its source or the Cluster is paused",
-	v1alpha1.TemplateFull:   "its source has as many machines as its max-size annotation allows",
-	v1alpha1.TemplateImageNewer: "its image has a newer Kubernetes than nodes get now; it launches once the release, its upgrade window " +
+	v1alpha1.TemplateFull:   "its source is at the size that its max-size annotation allows",
+	v1alpha1.TemplateImageNewer: "its image has a newer Kubernetes than new nodes get; it launches once the release, its upgrade window " +
 		"and the API server allow that",
 	v1alpha1.TemplateNoBootstrap: "neither its source nor the node class has a bootstrap",
 	v1alpha1.TemplateBackOff:     "all its offerings are in back-off; see `kubectl get events --field-selector involvedObject.kind=NodeClaim`",

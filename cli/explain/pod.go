@@ -78,9 +78,9 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 		answer.Summary = fmt.Sprintf("%s fits %s alone, but not together with the other pending pods: %s",
 			name, english.Plural(fitting, "NodePool", ""), sentence(why))
 	case closed(answer.NodePools) != "":
-		answer.Summary = fmt.Sprintf("%s has to wait: it fits NodePool %s, of which nothing that fits can be launched now", name,
+		answer.Summary = fmt.Sprintf("%s has to wait: it fits NodePool %s, but no instance type that fits can be launched now", name,
 			closed(answer.NodePools))
-		answer.Waits = append(answer.Waits, "one of them to be launched again: Karpenter tries by itself, and below is why it can't now")
+		answer.Waits = append(answer.Waits, "one of them to become available: Karpenter retries; the reasons are below")
 	default:
 		answer.Summary = fmt.Sprintf("%s fits none of %s", name, english.Plural(len(nodePools), "NodePool", ""))
 		if len(nodePools) == 1 {

@@ -96,7 +96,7 @@ Unschedulable
 Pod shop/web doesn't fit NodePool general
 = general false: none of 4 instance types fits: needs 4 cpu with DaemonSets; the largest has 2
 - 1 needs 4 cpu with DaemonSets; the largest has 2 [small]
-- 2 over the NodePool's limit of 9 cpu, of which 7 is left [large medium]
+- 2 over the NodePool's limit of 9 cpu, of which 7 is unused [large medium]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]
 node 1 exceeds node resources [n]`,
 		},
@@ -105,9 +105,9 @@ node 1 exceeds node resources [n]`,
 				class.Status.Templates[2].Unavailable = v1alpha1.TemplateFull
 			}), nodePool("general", nil), pod("web", "16", nil)}, `
 Unschedulable
-Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
-= general false: nothing of 4 instance types that fits can be launched now: its source has as many machines as its max-size annotation allows
-- 1 its source has as many machines as its max-size annotation allows [large]
+Pod shop/web has to wait: it fits NodePool general, but no instance type that fits can be launched now
+= general false: of 4 instance types, none that fits can be launched now: its source is at the size that its max-size annotation allows
+- 1 its source is at the size that its max-size annotation allows [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},
@@ -119,8 +119,8 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 				}}
 			}), nodePool("general", nil), pod("web", "16", nil)}, `
 Unschedulable
-Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
-= general false: nothing of 4 instance types that fits can be launched now: nothing can be launched: InsufficientCapacity (1); 3 pods wait
+Pod shop/web has to wait: it fits NodePool general, but no instance type that fits can be launched now
+= general false: of 4 instance types, none that fits can be launched now: nothing can be launched: InsufficientCapacity (1); 3 pods wait
 - 1 nothing can be launched: InsufficientCapacity (1); 3 pods wait [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
@@ -134,8 +134,8 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 				}}
 			}), nodePool("general", nil), pod("web", "16", nil)}, `
 Unschedulable
-Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
-= general false: nothing of 4 instance types that fits can be launched now: quota "on-demand P vCPUs" is exhausted, until 12:03:00 UTC (2 offerings)
+Pod shop/web has to wait: it fits NodePool general, but no instance type that fits can be launched now
+= general false: of 4 instance types, none that fits can be launched now: quota "on-demand P vCPUs" is exhausted, until 12:03:00 UTC (2 offerings)
 - 1 quota "on-demand P vCPUs" is exhausted, until 12:03:00 UTC (2 offerings) [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,

@@ -62,7 +62,7 @@ func TestNodeRepair(t *testing.T) {
 		},
 		"When the budget allows none, it should say so": {
 			budget("0"), machine("n", "general", "medium", "8", broken("GPUHealthy", "Xid79", 11*time.Minute)),
-			explain.MethodAnswer{Name: "repair", Reason: "the budgets of NodePool general allow no disruption for reason Unhealthy now; nodes that are being removed or rebooted count"},
+			explain.MethodAnswer{Name: "repair", Reason: "the budgets of NodePool general allow no disruption for reason Unhealthy now; nodes that are being removed or rebooted count against them"},
 		},
 		"When a person forbids it, it should say so": {
 			budget("1"), machine("n", "general", "medium", "8", func(node *corev1.Node, claim *karpv1.NodeClaim) {

@@ -111,7 +111,7 @@ func TestWhyCommand(t *testing.T) {
 		})
 		out, err = why(t, "pod", namespace+"/web")
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out).To(HavePrefix("Pod why-blue/web has to wait: it fits NodePool why-blue, of which nothing that fits can be launched now\n"))
+		g.Expect(out).To(HavePrefix("Pod why-blue/web has to wait: it fits NodePool why-blue, but no instance type that fits can be launched now\n"))
 		g.Expect(out).To(ContainSubstring("  - 1: InsufficientCapacity: " + message + " (large)\n"))
 	})
 	t.Run("When the Cluster isn't provisioned, it should say why there are no instance types", func(t *testing.T) {

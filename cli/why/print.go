@@ -31,7 +31,7 @@ func printPodAnswer(to io.Writer, answer *explain.PodAnswer) {
 		printRefusals(to, nodePool.Refused)
 	}
 	if len(answer.Nodes) > 0 {
-		fmt.Fprint(to, "\nNodes that exist:\n")
+		fmt.Fprint(to, "\nExisting nodes:\n")
 		printRefusals(to, answer.Nodes)
 	}
 	printList(to, "Not known", answer.Missing)
@@ -56,7 +56,7 @@ func printNodeAnswer(to io.Writer, answer *explain.NodeAnswer) {
 		printer.Printf(to, "  %s: %s, %s\n", names, decision, method.Reason)
 		names = ""
 	}
-	printList(to, "Known of it", answer.Facts)
+	printList(to, "Facts", answer.Facts)
 	printList(to, "Not known", answer.Missing)
 }
 

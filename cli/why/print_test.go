@@ -49,7 +49,7 @@ NodePool huge: yes, 2 instance types fit
   + xxl  zone a, spot, $1.500 an hour
   + 1 more
 
-Nodes that exist:
+Existing nodes:
   - 1: exceeds node resources (n)
 
 Not known:
@@ -65,7 +65,7 @@ What Karpenter tries, in this order:
   drift: no, the node hasn't drifted
   consolidation: yes, it would be removed
 
-Known of it:
+Facts:
   c4 in zone a, spot
 `},
 	} {

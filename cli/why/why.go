@@ -38,10 +38,10 @@ func NewCommand() *cobra.Command {
 		Short: "Explain why a pod is pending, or why a node stays",
 		Long: `Explain why a pod is pending, or why a node stays.
 
-The commands read the guest cluster and run Karpenter's own scheduler and consolidation on what they have read. They
-write nothing. Instance types are in the management cluster: with --management-kubeconfig or --management-context they
-are resolved as Karpenter resolves them, with the settings of its Deployment. Without, they are what the status of the
-node classes reports, and the answer names what is missing.`,
+The commands read the guest cluster and run Karpenter's own scheduler and consolidation on a copy of its objects. They
+write nothing. With --management-kubeconfig or --management-context they resolve instance types as Karpenter does, with
+the settings of its Deployment. Without the management cluster they use the status of the node classes, and the answer
+names what is missing.`,
 	}, newPodCommand(), newNodeCommand())
 }
 
@@ -66,7 +66,7 @@ func newPodCommand() *cobra.Command {
 	var o PodOptions
 	cmd := command.New(&cobra.Command{
 		Use:   "pod [NAMESPACE/]NAME",
-		Short: "Explain why a pod is pending: NodePools and instance types, and the reason against each",
+		Short: "Explain why a pod is pending: the reason against each NodePool and instance type",
 		Example: `  autonode why pod web-1
   autonode why pod shop/cart-7d9c --management-context management --hosted-cluster clusters/blue`,
 		Args: command.ExactlyOne(&o.Pod, "NAME", "the pod to explain, like shop/cart-7d9c"),
@@ -143,7 +143,7 @@ func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
 // Validate implements command.Options.
 func (o *Options) Validate() error {
 	if !o.Management.Chosen() && (o.HostedCluster != "" || o.ControlPlaneNamespace != "") {
-		return errors.New("--hosted-cluster and --control-plane-namespace are of the management cluster: " +
+		return errors.New("--hosted-cluster and --control-plane-namespace need the management cluster: " +
 			"name it with --management-kubeconfig or --management-context")
 	}
 	return nil

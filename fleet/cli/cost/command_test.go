@@ -178,7 +178,7 @@ func TestCost(t *testing.T) {
 		})
 		for _, args := range [][]string{nil, {"--watch"}} {
 			_, err := clitest.Run(t, NewCommand(), append([]string{"--kubeconfig", path}, args...)...)
-			g.Expect(err).To(MatchError(And(HavePrefix("listing CapacityAccounts: capacityaccounts.autonode.io is forbidden"), HaveSuffix("ask for the right to list them in all namespaces of the management cluster"))))
+			g.Expect(err).To(MatchError(And(HavePrefix("listing CapacityAccounts: capacityaccounts.autonode.io is forbidden"), HaveSuffix("ask for permission to list them in all namespaces of the management cluster"))))
 		}
 	})
 	t.Run("When the API server is away, it should say how to check", func(t *testing.T) {

@@ -145,7 +145,7 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		case meta.IsNoMatchError(err):
 			return nil, errNotServed(list.what)
 		case apierrors.IsForbidden(err):
-			return nil, fmt.Errorf("listing %s: %w; ask for the right to list them in all namespaces of the management cluster", list.what, err)
+			return nil, fmt.Errorf("listing %s: %w; ask for permission to list them in all namespaces of the management cluster", list.what, err)
 		case err != nil:
 			return nil, fmt.Errorf("listing %s: %w", list.what, err)
 		}
