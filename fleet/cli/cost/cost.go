@@ -51,21 +51,21 @@ func NewCommand() *cobra.Command {
 	var o Options
 	cmd := command.New(&cobra.Command{
 		Use:   "cost",
-		Short: "Show the cost of all hosted clusters, and the savings by reservations and commitments",
-		Long: `Show the cost of all hosted clusters, and the savings by reservations and commitments.
+		Short: "Show the cost of all hosted clusters, and the savings from reservations and commitments",
+		Long: `Show the cost of all hosted clusters, and the savings from reservations and commitments.
 
 It reads CapacityAccounts, ControlPlaneComponents and the metadata of Machines in the management cluster. Prices are the list prices at
-which Karpenter launched the machines. What commitments cover is computed as for the prices that Karpenter compares; a bill may differ.
+which Karpenter launched the machines. Commitments are applied as in the prices that Karpenter compares; a bill may differ.
 
 The table in CSV, and focus in JSON and YAML, have the column names of FOCUS: a row for each kind of machine of each NodePool, and
-for what is unused.`,
+for each unused commitment or reservation.`,
 		Example: `  autonode cost
   autonode cost --account production --by type
   autonode cost --by capacity-type -o json
   autonode cost -o csv > cost.csv`,
 	}, &o)
 	o.Management.Add(cmd, cluster.Management, nil)
-	cmd.Flags().StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
+	cmd.Flags().StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, including clusters without an account")
 	o.Management.Complete(cmd, &autonodev1alpha1.CapacityAccount{}, "account")
 	o.By = "cluster"
 	command.AddChoice(cmd, &o.By, "by", "", "what a row is of", groupNames...)

@@ -169,7 +169,7 @@ func summary(c accountCost) string {
 	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.Account), "without an account"),
 		english.Plural(int(total.Machines), "machine", ""), printer.Dollars(total.Paid))
 	if c.Wasted > 0 {
-		text += fmt.Sprintf(", and %s for what is unused", printer.Dollars(c.Wasted))
+		text += fmt.Sprintf(", plus %s for unused commitments and reservations", printer.Dollars(c.Wasted))
 	}
 	var saved []string
 	for i, amount := range []float64{total.Saved.Spot, total.Saved.Reservations, total.Saved.Commitments} {
@@ -178,7 +178,7 @@ func summary(c accountCost) string {
 		}
 	}
 	if len(saved) > 0 {
-		text += fmt.Sprintf("\n  %s as nodes of their own on demand; saved: %s", printer.Dollars(total.OnDemand), strings.Join(saved, ", "))
+		text += fmt.Sprintf("\n  %s at on-demand list prices; saved: %s", printer.Dollars(total.OnDemand), strings.Join(saved, ", "))
 	}
 	if total.Unpriced > 0 {
 		text += fmt.Sprintf("\n  %s without a price", english.Plural(int(total.Unpriced), "machine", ""))
