@@ -84,7 +84,7 @@ A catalog that would exceed 1 MB is split.`,
 	flags.StringToStringVar(&o.Labels, "labels", nil, "labels of the catalog, for the selectors of node classes")
 	flags.StringVar(&o.Template, "template", "", "infrastructure template, as <name>, <kind>/<name> or <kind>.<group>/<name>; the format "+
 		"has a default kind")
-	flags.StringVar(&o.Patches, "patches", "", "file with the catalog's patches in YAML, in place of the format's")
+	flags.StringVar(&o.Patches, "patches", "", "file with the catalog's patches in YAML, instead of the format's")
 	return cmd
 }
 
@@ -94,15 +94,15 @@ func (s *source) add(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Prices, "prices", "", "file with a price list of the infrastructure, or with prices in CSV")
 	flags.StringVar(&s.SpotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
 	flags.StringToStringVar(&s.Rates, "rates", nil,
-		"US dollars for one unit of other currencies, such as EUR=1.08; without it prices in them are refused")
+		"exchange rates to US dollars, such as EUR=1.08; prices in other currencies are refused")
 	flags.StringVar(&s.ZoneOfferings, "zone-offerings", "",
 		"file with the zones of each machine type: the output of aws ec2 describe-instance-type-offerings --location-type availability-zone")
 	flags.BoolVar(&s.Options.Estimate, "estimate-prices", false,
 		"without a price list, estimate on-demand prices from cores, memory and GPUs, so that a bigger machine costs more")
-	flags.StringVar(&s.Options.Region, "region", "", "region of the machine types, prices and zones, where a file has several")
+	flags.StringVar(&s.Options.Region, "region", "", "region of the machine types, prices and zones, if a file has several")
 	flags.StringSliceVar(&s.Options.Zones, "zones", nil,
-		"zones that machine types are offered in, where the file doesn't say; without it every failure domain of a Cluster")
-	flags.StringVar(&s.Options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource of GPUs whose maker the file doesn't say")
+		"zones of machine types for which the file has none; by default every failure domain of a Cluster")
+	flags.StringVar(&s.Options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource name of GPUs for which the file names no vendor")
 	flags.StringSliceVar(&s.Include, "include", nil, "names of the machine types to import, where * stands for any text; without it all are")
 	flags.StringVar(&s.Name, "name", "imported", "name of the catalog; a second one gets -2, and so on")
 }

@@ -52,10 +52,10 @@ It needs the verbs get and patch on instancetypecatalogs in the catalog's namesp
 	flags := cmd.Flags()
 	o.Management.Add(cmd, cluster.Management, nil)
 	o.add(flags)
-	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the catalog; without it that of the context")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the catalog; by default that of the context")
 	o.Management.Complete(cmd, &corev1.Namespace{}, "namespace")
 	o.DryRun.Add(cmd)
-	flags.IntVar(&o.MaxClosed, "max-closed", 10, "percentage of the instance types with a price that may lose it")
+	flags.IntVar(&o.MaxClosed, "max-closed", 10, "highest percentage of priced instance types that may lose their price")
 	command.RequireFlags(cmd, "name")
 	return cmd
 }

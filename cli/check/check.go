@@ -57,7 +57,7 @@ The command writes nothing, and exits with code 1 after a failure.`,
 	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(cmd, cluster.Management, nil)
-	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of NAME; without it that of the context")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of NAME; by default that of the context")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
 	printer.AddFlag(cmd, &o.Output)
 	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "")

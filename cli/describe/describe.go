@@ -60,7 +60,7 @@ The last line repeats the first problem, which often causes the others.`,
 		Args: command.ExactlyOne(&o.Name, "NAME", "the HostedCluster, like clusters/blue"),
 	}, &o)
 	o.Management.Add(cmd, cluster.Management, &o.Guest)
-	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; by default that of the context")
 	printer.AddFlag(cmd, &o.Output)
 	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "")
 	o.Management.Complete(cmd, &corev1.Namespace{}, "namespace")

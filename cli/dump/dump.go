@@ -71,13 +71,13 @@ looks like a secret from logs and messages. errors.txt lists failed reads.`,
 	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(cmd, cluster.Management, &o.Guest)
-	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the one HostedCluster to collect; without it all")
+	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "HostedCluster to collect, as NAMESPACE/NAME; by default all")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
 	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "hosted-cluster")
 	o.Management.Complete(cmd, &corev1.Namespace{}, "operator-namespace")
-	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; without it "+
-		"autonode-dump-TIME.tar.gz here")
-	flags.Int64Var(&o.LogLines, "log-lines", 5000, "how many of the last lines of each log to collect")
+	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; by default "+
+		"autonode-dump-TIME.tar.gz")
+	flags.Int64Var(&o.LogLines, "log-lines", 5000, "number of last lines to collect of each log")
 	return cmd
 }
 

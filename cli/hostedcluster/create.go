@@ -90,12 +90,12 @@ operator may then write there under names that end in the Cluster's.`,
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret in the HostedCluster's namespace with credentials for the payload's registry")
 	flags.StringArrayVar(&o.Templates, "templates", nil, "kind of machine templates to launch from, as KIND or KIND.GROUP; repeat for more")
 	flags.StringVar(&o.Bootstrap, "bootstrap", "", "bootstrap template of those machines, as KIND/NAME")
-	flags.StringVarP(&o.Selector, "selector", "l", "", "labels of the templates or MachineDeployments; without it, all of the Cluster's")
+	flags.StringVarP(&o.Selector, "selector", "l", "", "labels of the templates or MachineDeployments; by default all of the Cluster's")
 	flags.BoolVar(&o.Shared, "shared-namespace", false,
-		"let other Clusters of the namespace have HostedClusters too; without the flag, if the namespace has another Cluster")
+		"let other Clusters of the namespace have HostedClusters, too; by default if the namespace has another Cluster")
 	o.sharedFlag = flags.Lookup("shared-namespace")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace,
-		"namespace of the operator, which gets rights in a shared namespace")
+		"namespace of the operator, which gets permissions in a shared namespace")
 	o.Management.Complete(cmd, &clusterv1.Cluster{}, "cluster")
 	o.Management.Complete(cmd, &corev1.Namespace{}, "namespace", "operator-namespace")
 	o.DryRun.Add(cmd)

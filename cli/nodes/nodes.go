@@ -70,7 +70,7 @@ list price in the node's label eks-node-viewer/instance-price.`,
 	}, &o)
 	flags := cmd.Flags()
 	o.Cluster.Add(cmd, cluster.Guest, nil)
-	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; without it all nodes")
+	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; by default all nodes")
 	o.Cluster.Complete(cmd, &karpv1.NodePool{}, "nodepool")
 	o.SortBy = "name"
 	command.AddChoice(cmd, &o.SortBy, "sort-by", "", "order, the youngest, dearest and fullest first", slices.Sorted(maps.Keys(orders))...)

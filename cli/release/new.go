@@ -60,10 +60,10 @@ The same input gives the same digest. A component with a tag is pinned to the ta
 	flags.StringSliceVar(&o.Previous, "previous", nil, "versions that can be upgraded to this one")
 	flags.StringArrayVar(&o.Components, "component", nil, "a component as NAME=IMAGE; repeat for more (required)")
 	flags.StringArrayVar(&o.ComponentVersions, "component-version", nil,
-		"a version of what a component contains, as NAME:WHAT=VERSION; nodes run the one of kubernetes")
+		"a version of software in a component, as NAME:WHAT=VERSION; nodes run the version of kubernetes")
 	flags.StringArrayVar(&o.CRDs, "crds", nil, "a file or folder with a component's CustomResourceDefinitions, as NAME=PATH; repeat for more")
-	flags.StringArrayVar(&o.NodeImages, "node-image", nil, "what machines boot from, as ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE, "+
-		"where VARIANT is a region or a disk's format; repeat for more")
+	flags.StringArrayVar(&o.NodeImages, "node-image", nil, "a machine image, as ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE, "+
+		"where VARIANT is a region or a disk format; repeat for more")
 	printer.AddFlag(cmd, &o.Output)
 	o.add(cmd)
 	command.RequireFlags(cmd, "version", "component")

@@ -38,7 +38,7 @@ type registryFlags struct {
 func (f *registryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.config, "registry-config", "",
 		"file with registry credentials, like a pull secret's .dockerconfigjson; without it, those of docker or podman login are used")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", payload.DefaultTimeout, "how long to try")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", payload.DefaultTimeout, "how long to wait for the registry")
 }
 
 // Validate rejects a timeout that has passed at once.

@@ -30,10 +30,12 @@ const (
 	ageInterval    = 10 * time.Second
 )
 
-// Options are those of commands that print a table of a cluster.
-type Options struct {
-	Output string
-	Watch  bool
+// Flag is a command's --watch.
+type Flag bool
+
+// Add adds the flag.
+func (f *Flag) Add(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP((*bool)(f), "watch", "w", false, "print the table again after each change, until interrupted")
 }
 
 // Add adds --watch and --output. own are further formats of the command.

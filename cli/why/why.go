@@ -48,7 +48,7 @@ names what is missing.`,
 func (o *Options) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	o.Guest.Add(cmd, cluster.Guest, &o.Management)
-	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
+	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "the guest's HostedCluster, as NAMESPACE/NAME; by default the only one")
 	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "",
 		"namespace of the guest's control plane, instead of --hosted-cluster")
 	o.Management.Complete(cmd, &v1beta1.HostedCluster{}, "hosted-cluster")
@@ -72,7 +72,7 @@ func newPodCommand() *cobra.Command {
 		Args: command.ExactlyOne(&o.Pod, "NAME", "the pod to explain, like shop/cart-7d9c"),
 	}, &o)
 	o.add(cmd)
-	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the pod; by default that of the context")
 	o.Guest.Complete(cmd, &corev1.Namespace{}, "namespace")
 	o.Guest.Complete(cmd, &corev1.Pod{}, "")
 	return cmd
