@@ -229,7 +229,7 @@ func TestPage(t *testing.T) {
 		v.machines[0].Status.Phase = "Pending"
 		v.hostedCluster.Status.AutoNode.NodeCount = ptr.To(int32(0))
 		var out bytes.Buffer
-		NewWithT(t).Expect(v.print(&out)).To(Succeed())
+		NewWithT(t).Expect(v.print(&out, "")).To(Succeed())
 		clitest.Shown(t, "docs/reference/cli/hosted-cluster.md", "autonode describe cluster clusters/blue --guest-kubeconfig blue.kubeconfig", out.String())
 	})
 }
