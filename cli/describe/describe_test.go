@@ -221,6 +221,34 @@ Wrong: Cluster clusters-blue/blue: doesn't exist; create it, or correct spec.inf
 	}
 }
 
+func TestOutput(t *testing.T) {
+	v := healthy()
+	v.nodeClaims[0].Status = karpv1.NodeClaimStatus{}
+	v.nodeClaims[0].StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeLaunched, "LaunchFailed", "quota exceeded")
+	v.classes, v.machines, v.problems = nil, nil, []string{"reading Machines: forbidden"}
+	for format, want := range map[string]string{
+		"name": "HostedCluster clusters/blue\nCluster clusters-blue/blue\nKarpenter clusters-blue/karpenter\nNodePool general\nNodeClaim general-1\n",
+		"yaml": `below:
+- text: Cluster clusters-blue/blue  Provisioned
+- text: Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
+- below:
+  - text: NodeClaim general-1  c2  launching
+    wrong: 'Launched (LaunchFailed): quota exceeded'
+  text: NodePool general
+problems:
+- 'reading Machines: forbidden'
+text: HostedCluster clusters/blue  Enabled  release 1.36.3+autonode.0.1.0, the operator's
+  default  1 node
+`,
+	} {
+		t.Run("When a script requests "+format+", it should get the tree", func(t *testing.T) {
+			var out bytes.Buffer
+			NewWithT(t).Expect(v.print(&out, format)).To(Succeed())
+			NewWithT(t).Expect(cmp.Diff(want, out.String())).To(BeEmpty())
+		})
+	}
+}
+
 func TestPage(t *testing.T) {
 	t.Run("When the documentation shows a cluster, it should show what the command prints", func(t *testing.T) {
 		v := healthy()

@@ -56,7 +56,7 @@ and catalog entries that each selects. A NodePool's requirements restrict them f
   autonode offerings --node-class default -o json`,
 	}, &o)
 	o.Cluster.Add(cmd, cluster.Guest, nil)
-	flags.StringVar(&o.NodeClass, "node-class", "", "show the offerings of one ClusterAPINodeClass; by default all")
+	cmd.Flags().StringVar(&o.NodeClass, "node-class", "", "show the offerings of one ClusterAPINodeClass; by default all")
 	o.Cluster.Complete(cmd, &v1alpha1.ClusterAPINodeClass{}, "node-class")
 	printer.AddFlag(cmd, &o.Output)
 	return cmd

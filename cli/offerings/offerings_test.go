@@ -17,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/cli/clitest"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 )
 

@@ -30,17 +30,15 @@ const (
 	ageInterval    = 10 * time.Second
 )
 
-// Flag is a command's --watch.
-type Flag bool
-
-// Add adds the flag.
-func (f *Flag) Add(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP((*bool)(f), "watch", "w", false, "print the table again after each change, until interrupted")
+// Options are those of commands that print a table of a cluster.
+type Options struct {
+	Output string
+	Watch  bool
 }
 
 // Add adds --watch and --output. own are further formats of the command.
 func (o *Options) Add(cmd *cobra.Command, own ...string) {
-	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "print the table again after each change, until interrupted")
 	printer.AddFlag(cmd, &o.Output, own...)
 }
 
