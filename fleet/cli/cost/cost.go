@@ -65,7 +65,7 @@ for each unused commitment or reservation.`,
   autonode cost -o csv > cost.csv`,
 	}, &o)
 	o.Management.Add(cmd, cluster.Management, nil)
-	cmd.Flags().StringVar(&o.Account, "account", "", "show one CapacityAccount; by default all machines, including clusters without an account")
+	cmd.Flags().StringVar(&o.Account, "account", "", "show one CapacityAccount; by default all machines, also those without an account")
 	o.Management.Complete(cmd, &autonodev1alpha1.CapacityAccount{}, "account")
 	o.By = "cluster"
 	command.AddChoice(cmd, &o.By, "by", "", "what a row is of", groupNames...)
