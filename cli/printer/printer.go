@@ -174,7 +174,7 @@ var Formats = []string{"json", "yaml", "name", "wide"}
 
 // AddFlag adds --output. own are further formats of the command.
 func AddFlag(cmd *cobra.Command, value *string, own ...string) {
-	command.AddChoice(cmd, value, "output", "o", "output format; wide is text with tables that a terminal doesn't cut", slices.Concat(Formats, own)...)
+	command.AddChoice(cmd, value, "output", "o", "format, instead of text; wide is text with uncut tables", slices.Concat(Formats, own)...)
 }
 
 // Dollars is a price or an amount; NaN is one that isn't known.
