@@ -113,10 +113,10 @@ func TestDefinitions(t *testing.T) {
 	}{
 		{"When they are this program's, it should count them", func(*managementCheck) {}, "✓ CustomResourceDefinitions: 5 installed, at this program's version"},
 		{"When one is older, it should name what it lacks", func(m *managementCheck) { delete(spec(m, hostedClusters), "nodeDrain") },
-			"✗ CustomResourceDefinition " + hostedClusters + ": it is older than this program: it lacks spec.nodeDrain\n"},
+			"✗ CustomResourceDefinition " + hostedClusters + ": older than this program: it lacks spec.nodeDrain\n"},
 		{"When one is newer, it should name what it has", func(m *managementCheck) {
 			spec(m, hostedClusters)["future"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
-		}, "! CustomResourceDefinition " + hostedClusters + ": it is newer than this program: it has spec.future beside\n"},
+		}, "! CustomResourceDefinition " + hostedClusters + ": newer than this program: it also has spec.future\n"},
 		{"When one isn't served, it should say so", func(m *managementCheck) { m.definition(hostedClusters).Status.Conditions = nil },
 			"✗ CustomResourceDefinition " + hostedClusters + ": it isn't served yet\n"},
 		{"When one is missing, it should name it", func(m *managementCheck) { m.definitions = m.definitions[1:] },
