@@ -160,17 +160,24 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Client is one of the management cluster. The field owner of what it writes is the program.
+// Client is one of the cluster with all kinds of Scheme. The field owner of what it writes is the program.
 func (f *Flags) Client() (client.Client, error) {
-	config, err := f.Config()
-	if err != nil {
-		return nil, err
-	}
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
 	}
-	return NewClient(config, scheme)
+	_, c, err := f.Connect(scheme)
+	return c, err
+}
+
+// Connect returns the configuration of the cluster, and a client with a scheme.
+func (f *Flags) Connect(scheme *runtime.Scheme) (*rest.Config, client.Client, error) {
+	config, err := f.Config()
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := NewClient(config, scheme)
+	return config, c, err
 }
 
 // readTimeout bounds a list, with the time that Go takes to decode it: half an hour for a quantity such as 1e-999999999.

@@ -84,7 +84,7 @@ func (f *Flags) Find(ctx context.Context, argument, namespace, what string, obje
 	var elsewhere []client.ObjectKey
 	for _, object := range objects {
 		found, err := keysOf(ctx, c, object, client.MatchingFields{"metadata.name": key.Name})
-		if err != nil || slices.Contains(found, key) {
+		if absent := err == nil && !slices.Contains(found, key); !absent {
 			return key, nil // the command reports what can't be read
 		}
 		if len(elsewhere) == 0 {

@@ -80,7 +80,7 @@ list price in the node's label eks-node-viewer/instance-price.`,
 
 // Run prints the nodes, once or until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
-	return o.Show(ctx, &o.Cluster, streams, cache.Options{
+	return o.Show(ctx, o.Cluster.Connect, streams, cache.Options{
 		Scheme: clientgoscheme.Scheme, DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
 	}, []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}}, o.show)

@@ -119,7 +119,8 @@ func printTable(w io.Writer, v view) error {
 	if len(v.Previous) > 0 {
 		about.Row("Upgrades from:", strings.Join(v.Previous, ", "))
 	}
-	components, crds := printer.NewTable(w, "COMPONENT", "VERSIONS", "CRDS", "PLATFORMS", "IMAGE"), printer.NewTable(w, "CRD", "VERSIONS", "COMPONENT")
+	components := printer.NewTable(w, "COMPONENT", "VERSIONS", "CRDS", "PLATFORMS", "IMAGE")
+	crds := printer.NewTable(w, "CRD", "VERSIONS", "COMPONENT")
 	tables := []*printer.Table{about, components}
 	for _, name := range slices.Sorted(maps.Keys(v.Components)) {
 		c := v.Components[name]

@@ -51,7 +51,8 @@ func screenOf(to io.Writer) (s screen) {
 	return s
 }
 
-// draw returns what to write to a terminal for a table, whose text does nothing to a terminal, below a line about the cluster, which may be a warning.
+// draw returns what to write to a terminal for a table, whose text does nothing to it, below a line about the cluster, which may be a
+// warning.
 func (s screen) draw(about string, warning bool, table string) string {
 	lines := strings.SplitAfter(about+"\n"+table, "\n")
 	for i, line := range lines {

@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/internal/message"
@@ -52,13 +53,10 @@ func (o *Options) Validate() error {
 
 // Show prints a table once, or, with --watch, whenever objects in a cache have changed, until ctx is done. show prints what it reads; live
 // is false if it reads from the cache.
-func (o *Options) Show(ctx context.Context, flags *cluster.Flags, streams command.Streams, options cache.Options, objects []client.Object,
+func (o *Options) Show(ctx context.Context, connect func(*runtime.Scheme) (*rest.Config, client.Client, error), streams command.Streams,
+	options cache.Options, objects []client.Object,
 	show func(ctx context.Context, reader client.Reader, to io.Writer, live bool) error) error {
-	config, err := flags.Config()
-	if err != nil {
-		return err
-	}
-	reader, err := cluster.NewClient(config, options.Scheme)
+	config, reader, err := connect(options.Scheme)
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return fmt.Errorf("selecting Karpenter's Machines: %w", err)
 	}
 	machines := partialOf(machineKind)
-	return o.Show(ctx, &o.Management, streams, cache.Options{
+	return o.Show(ctx, o.Management.Connect, streams, cache.Options{
 		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
 	}, []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines}, o.show)
