@@ -24,7 +24,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/version"
+	apiversion "k8s.io/apimachinery/pkg/version"
 )
 
 // tables checks kubectl's tables in a page: their columns, and the messages that the product writes into them.
@@ -112,7 +112,7 @@ func (ts tables) header(asked, shown []string, row string) error {
 			want = []string{"NAMESPACE", "NAME"}
 		}
 		served := slices.MaxFunc(definition.Spec.Versions, func(a, b apiextensionsv1.CustomResourceDefinitionVersion) int {
-			return version.CompareKubeAwareVersionStrings(a.Name, b.Name)
+			return apiversion.CompareKubeAwareVersionStrings(a.Name, b.Name)
 		})
 		for _, column := range served.AdditionalPrinterColumns {
 			if column.Priority == 0 || wide {
