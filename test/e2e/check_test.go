@@ -105,7 +105,7 @@ func (c *cluster) expectMistakes(t *testing.T) {
 		set(m.make)
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 			ofCluster, ofManagement := c.check(ctx, c.key().String()), c.check(ctx)
-			g.Expect(ofCluster.err).To(MatchError(ContainSubstring("do what is below the lines with ✗")), m.name)
+			g.Expect(ofCluster.err).To(MatchError(ContainSubstring("fix the failures above, in order")), m.name)
 			for _, line := range m.checked {
 				g.Expect(ofCluster.out).To(MatchRegexp(line), m.name)
 			}
