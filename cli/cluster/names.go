@@ -25,10 +25,13 @@ const completionTimeout = 5 * time.Second
 func (f *Flags) Complete(cmd *cobra.Command, object client.Object, flags ...string) {
 	for _, flag := range flags {
 		command.Complete(cmd, flag, func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if !f.Chosen() || flag == "" && len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 			defer cancel()
 			c, err := f.Client()
-			if err != nil || !f.Chosen() || flag == "" && len(args) > 0 {
+			if err != nil {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			namespace, _, whole := strings.Cut(typed, "/")
@@ -84,8 +87,8 @@ func (f *Flags) Find(ctx context.Context, argument, namespace, what string, obje
 	var elsewhere []client.ObjectKey
 	for _, object := range objects {
 		found, err := keysOf(ctx, c, object, client.MatchingFields{"metadata.name": key.Name})
-		if absent := err == nil && !slices.Contains(found, key); !absent {
-			return key, nil // the command reports what can't be read
+		if err != nil || slices.Contains(found, key) {
+			return key, nil //nolint:nilerr // the command reports what can't be read
 		}
 		if len(elsewhere) == 0 {
 			elsewhere = found

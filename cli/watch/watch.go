@@ -114,13 +114,13 @@ func (o *Options) Show(ctx context.Context, connect func(*runtime.Scheme) (*rest
 		if err := show(ctx, cached, &table, false); err != nil {
 			return err
 		}
-		text, to := message.Visible(table.String()), screenOf(streams.Raw)
-		switch {
-		case to.terminal:
+		text := message.Visible(table.String())
+		if to := screenOf(streams.Raw); to.terminal {
 			text = to.draw(server.line(now), server.away(), text)
-		case server.away():
-			text, before = changes(before, server.line(now)+"\n"+text)
-		default:
+		} else {
+			if server.away() {
+				text = server.line(now) + "\n" + text
+			}
 			text, before = changes(before, text)
 		}
 		if _, err := io.WriteString(streams.Raw, text); err != nil {
