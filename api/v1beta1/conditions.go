@@ -193,6 +193,11 @@ const (
 	// NodeUpgradeHeldReason: nodes wait for the maintenance window or the approval that spec.autoNode.nodeUpgrade requires. The message
 	// names the time when it opens, or the command that approves.
 	NodeUpgradeHeldReason = "NodeUpgradeHeld"
+	// UpgradeHaltedReason: nodes of the payload failed, or pods on them; the message names them. New nodes get the last completed payload's
+	// version. Move to another payload, or, after failed nodes, resume with the annotation autonode.io/resume-node-upgrade.
+	UpgradeHaltedReason = "UpgradeHalted"
+	// UpgradeProvingReason: the payload's first nodes have to be healthy before others follow; the message says for how long.
+	UpgradeProvingReason = "UpgradeProving"
 	// NodeImageOlderReason: nodes boot from an image with an older Kubernetes than the payload's, so that replacing them would change nothing.
 	// The message names their machine template: provide one whose image has the payload's version.
 	NodeImageOlderReason = "NodeImageOlder"

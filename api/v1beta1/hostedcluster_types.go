@@ -493,6 +493,9 @@ type VersionStatus struct {
 	// previous one's while spec.autoNode.nodeUpgrade holds it.
 	// +optional
 	NodeVersion string `json:"nodeVersion,omitempty"`
+	// nodeUpgrade is the progress of the upgrade to the desired payload, while spec.autoNode.nodeUpgrade has it prove itself.
+	// +optional
+	NodeUpgrade *v1alpha1.NodeUpgradeStatus `json:"nodeUpgrade,omitempty"`
 	// history holds the newest entry first, sixteen at most.
 	// +optional
 	// +listType=atomic
@@ -555,6 +558,9 @@ type UpdateHistory struct {
 	Version string `json:"version"`
 	// image is the release image by digest; of the default release, Karpenter's image.
 	Image string `json:"image"`
+	// nodeVersion is the Kubernetes version of nodes that a completed payload had.
+	// +optional
+	NodeVersion string `json:"nodeVersion,omitempty"`
 	// startedTime is when the payload was resolved.
 	StartedTime scalar.Time `json:"startedTime"`
 	// completionTime is when state became Completed.

@@ -21,6 +21,8 @@ const (
 	// ApproveNodeVersionAnnotation on a HostedCluster approves one Kubernetes version for its nodes, such as "1.37.1", where
 	// spec.autoNode.nodeUpgrade.policy is Manual. The next version needs another value.
 	ApproveNodeVersionAnnotation = Group + "/approve-node-version"
+	// ResumeNodeUpgradeAnnotation on a HostedCluster is the version or the digest of a payload that failed nodes don't halt.
+	ResumeNodeUpgradeAnnotation = Group + "/resume-node-upgrade"
 	// ConfirmDeletionAnnotation is "true" on a CustomResourceDefinition of this group that may be deleted, with the nodes of all
 	// HostedClusters.
 	ConfirmDeletionAnnotation = Group + "/confirm-deletion"

@@ -3,6 +3,8 @@
 package v1beta1
 
 import (
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/autonode-io/autonode/api/scalar"
 )
 
@@ -17,6 +19,46 @@ type NodeUpgrade struct {
 	// maintenanceWindow is when nodes may be upgraded.
 	// +optional
 	MaintenanceWindow *MaintenanceWindow `json:"maintenanceWindow,omitempty"`
+	// canary proves a release on its first nodes, once policy allows its version. A release that was Completed before needs none.
+	// +optional
+	Canary *NodeUpgradeCanary `json:"canary,omitempty"`
+	// haltOn bounds the damage of a release, with or without canaries. Defaults to one failed node where canary is set, otherwise to none.
+	// +optional
+	HaltOn *NodeUpgradeHaltOn `json:"haltOn,omitempty"`
+}
+
+// NodeUpgradeCanary is the proof that a release needs. Nodes whose version a node class or a MachineDeployment pins aren't canaries.
+type NodeUpgradeCanary struct {
+	// nodes is how many nodes get the release first, from 1 to 100.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Nodes int32 `json:"nodes,omitempty"`
+	// soakDuration is how long they have to be healthy without a break, from 0s to 168h: initialized and Ready, and of each workload the
+	// share of ready pods on them no lower than on other nodes. Defaults to 10m.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) <= duration('168h')",message="soakDuration has to be between 0s and 168h, such as 10m"
+	SoakDuration *scalar.Duration `json:"soakDuration,omitempty"`
+}
+
+// NodeUpgradeHaltOn is when an upgrade of nodes halts.
+type NodeUpgradeHaltOn struct {
+	// failedNodes halts the upgrade at so many nodes that didn't come, didn't join, were repaired, or aren't Ready now; from 1 to 100.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	FailedNodes int32 `json:"failedNodes,omitempty"`
+	// unavailablePods halts the upgrade while so many pods on nodes of the release aren't ready, of workloads that do better on other nodes:
+	// a number, or a percentage of the pods there, rounded up. Defaults to never.
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="unavailablePods has to be a number from 1 to 100000, or a percentage from 1% to 100%"
+	UnavailablePods *intstr.IntOrString `json:"unavailablePods,omitempty"`
 }
 
 // NodeUpgradePolicy decides when nodes are upgraded.

@@ -407,6 +407,9 @@ type ClusterAPINodeClassStatus struct {
 	// version of new nodes, without a leading v, unless their template has its own.
 	// +optional
 	Version string `json:"version,omitempty"`
+	// nodeUpgrade is the progress of the upgrade to the release payload, while the platform has it prove itself.
+	// +optional
+	NodeUpgrade *NodeUpgradeStatus `json:"nodeUpgrade,omitempty"`
 	// templateCount is the number of usable templates.
 	// +optional
 	TemplateCount *int32 `json:"templateCount,omitempty"`

@@ -28,6 +28,9 @@ const (
 	ConditionOfferingsAvailable = "OfferingsAvailable"
 	// ConditionLaunchAllowed: AutoNode isn't being turned off, the Cluster isn't paused, and Karpenter runs.
 	ConditionLaunchAllowed = "LaunchAllowed"
+	// ConditionUpgradeAllowed: nodes may be replaced for the release payload. Its reason is the phase of an upgrade that proves itself,
+	// without which it is absent; the message has why nodes wait.
+	ConditionUpgradeAllowed = "UpgradeAllowed"
 )
 
 // Reasons of ClusterAPINodeClass conditions.

@@ -115,6 +115,8 @@ const (
 	// NodeImagesHashAnnotation is the hash of the release payload's node images that a machine's patches named; without any there
 	// is no such annotation.
 	NodeImagesHashAnnotation = Group + "/node-images-hash"
+	// ReleaseAnnotation is a machine's release payload by digest, unless its version is pinned, while upgrades have to prove themselves.
+	ReleaseAnnotation = Group + "/release"
 )
 
 // Karpenter writes these on its leader-election Lease.
