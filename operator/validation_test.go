@@ -83,6 +83,15 @@ func invalid(t *testing.T, release string) {
 				}
 			},
 			want: "False/InvalidSpec", message: "spec.autoNode.nodeUpgrade.maintenanceWindow.schedule",
+		}, {
+			name: "When an upgrade on AWS has to prove itself, it should name the fields", hosted: "proof",
+			change: func(hc *v1beta1.HostedCluster) {
+				hc.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{HaltOn: &v1beta1.NodeUpgradeHaltOn{}}
+				hc.Spec.AutoNode.ProvisionerConfig.Karpenter = &v1beta1.Karpenter{Platform: v1beta1.PlatformAWS, AWS: &v1beta1.AWS{
+					RoleARN: "arn:aws:iam::123456789012:role/karpenter", Region: "eu-central-1",
+				}}
+			},
+			want: "False/InvalidSpec", message: "on platform AWS nodes follow at once; policy has to be Immediate, without canary and haltOn",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -147,6 +148,8 @@ type NodeClassReport struct {
 	Given string
 	// Images are those that hold their nodes at an older version.
 	Images []OlderImage
+	// Upgrade is the progress of an upgrade that proves itself; nil for none.
+	Upgrade *v1alpha1.NodeUpgradeStatus
 }
 
 // OlderImage is the image of a machine template: its nodes get its version, independent of the payload.

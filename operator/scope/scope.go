@@ -13,7 +13,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -121,6 +123,11 @@ type NodeUpgrade struct {
 	Hold bool
 	// Waits describes when, or after whose approval, nodes are replaced; empty if nothing holds them.
 	Waits string
+	// Plan is of an upgrade that proves itself; nil for none. Progress is its report while nodes wait for it, and Resume the command that
+	// resumes it, if it takes one.
+	Plan     *upgradeplan.Plan
+	Progress *v1alpha1.NodeUpgradeStatus
+	Resume   string
 }
 
 // Draining is true while AutoNode is being turned off, or the HostedCluster deleted.

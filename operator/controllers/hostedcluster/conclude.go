@@ -269,7 +269,7 @@ var normalReasons = sets.New(
 	v1beta1.AsExpectedReason, v1beta1.DefaultReleaseReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
 	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,
 	v1beta1.NodesOutdatedReason, v1beta1.NodesAheadReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
-	v1beta1.NodeClassPendingReason,
+	v1beta1.NodeClassPendingReason, v1beta1.UpgradeProvingReason,
 )
 
 // warnings are the reasons that need an action although the condition is True.

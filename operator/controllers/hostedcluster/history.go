@@ -35,8 +35,12 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 			State: v1beta1.UpdatePartial, Version: desired.Version, Image: desired.Image, StartedTime: now,
 		}))
 	}
-	if entry := &version.History[0]; entry.State != v1beta1.UpdateCompleted && updated(s, o) {
+	entry := &version.History[0]
+	if entry.State != v1beta1.UpdateCompleted && updated(s, o) {
 		entry.State, entry.CompletionTime = v1beta1.UpdateCompleted, &now
+	}
+	if entry.State == v1beta1.UpdateCompleted {
+		entry.NodeVersion = desired.NodeVersion
 	}
 }
 

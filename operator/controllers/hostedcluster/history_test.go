@@ -123,6 +123,42 @@ func TestRecordHistory(t *testing.T) {
 	}
 }
 
+func TestHistoryNodeVersion(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		history []v1beta1.UpdateHistory
+		outdate bool
+		want    []string
+	}{
+		{name: "When a payload completes, its entry should have the nodes' version", want: []string{"1.36.3"}},
+		{
+			name:    "When an older operator completed the payload, its entry should get the nodes' version",
+			history: []v1beta1.UpdateHistory{update(v1beta1.UpdateCompleted, "1.36.3")}, outdate: true, want: []string{"1.36.3"},
+		},
+		{
+			name:    "When the payload isn't completed, its entry should have none, and the completed one keep its own",
+			history: []v1beta1.UpdateHistory{{State: v1beta1.UpdateCompleted, Version: "1.36.2", NodeVersion: "1.36.2"}}, outdate: true,
+			want: []string{"", "1.36.2"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, s := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}, running("1.36.3")
+			s.HostedCluster.Status.Version.Desired.NodeVersion, s.HostedCluster.Status.Version.History = "1.36.3", test.history
+			if test.outdate {
+				setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.UpgradeProvingReason, "")
+			}
+			r.recordHistory(s, &outcome{state: on})
+			var got []string
+			for _, entry := range s.HostedCluster.Status.Version.History {
+				got = append(got, entry.NodeVersion)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("node versions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestPrune(t *testing.T) {
 	t.Run("When there are more entries than allowed, it should keep the newest Completed one", func(t *testing.T) {
 		history := make([]v1beta1.UpdateHistory, 0, maxHistory+1)

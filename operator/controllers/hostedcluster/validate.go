@@ -116,9 +116,10 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	if _, err := nodeupgrade.Window(upgrade); err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
 	}
-	if !profile.HoldsUpgrades && upgrade != nil && upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate {
+	if !profile.HoldsUpgrades && upgrade != nil && (upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate ||
+		upgrade.Canary != nil || upgrade.HaltOn != nil) {
 		return decision{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf(
-			"spec.autoNode.nodeUpgrade.policy: on platform %s nodes follow at once; it has to be %s", profile.Platform,
+			"spec.autoNode.nodeUpgrade: on platform %s nodes follow at once; policy has to be %s, without canary and haltOn", profile.Platform,
 			v1beta1.NodeUpgradeImmediate)}, nil
 	}
 	if s.Cluster == nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/operator/guest/store"
 )
 
@@ -129,6 +131,9 @@ func TestShrink(t *testing.T) {
 		"a NodeClaim with conditions of 1 MiB":   &karpv1.NodeClaim{Status: karpv1.NodeClaimStatus{Conditions: conditions}},
 		"a node class with a status of 1 MiB":    &v1alpha1.ClusterAPINodeClass{Status: v1alpha1.ClusterAPINodeClassStatus{Cheapest: long, Version: long, Conditions: conditions, Templates: templates}},
 		"a node class with patches of 1 MiB":     &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{Version: long, BootstrapPatches: []v1alpha1.BootstrapPatches{{Kind: long}}}},
+		"an upgrade of 1 MiB": &v1alpha1.ClusterAPINodeClass{Status: v1alpha1.ClusterAPINodeClassStatus{NodeUpgrade: &v1alpha1.NodeUpgradeStatus{
+			Image: long, Version: long, Phase: v1alpha1.NodeUpgradeHalted, Message: long, Canaries: many, FailedNodes: many,
+			SoakStartTime: &scalar.Time{Malformed: long}}}},
 		"a Node of 1 MiB": &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"karpenter.sh/nodepool": long}}, Spec: corev1.NodeSpec{ProviderID: long, Taints: taints},
 			Status: corev1.NodeStatus{Capacity: list, Allocatable: list, NodeInfo: corev1.NodeSystemInfo{KubeletVersion: long}}},
 		"a definition of 1 MiB": &apiextensionsv1.CustomResourceDefinition{Status: apiextensionsv1.CustomResourceDefinitionStatus{
@@ -178,5 +183,59 @@ func TestShrink(t *testing.T) {
 		after.Status.Conditions[0] = status.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NoTemplates"}
 		g.Expect(nodeClassDiffers(before, after)).To(BeTrue())
 		g.Expect(nodeClassDiffers(after, after.DeepCopy())).To(BeFalse())
+	})
+}
+
+func TestShrinkUpgrade(t *testing.T) {
+	names := func(n int) (names []string) {
+		for i := range n {
+			names = append(names, fmt.Sprintf("general-%d", i))
+		}
+		return names
+	}
+	halted, at := v1alpha1.NodeUpgradeHalted, scalar.NewTime(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)).Stored()
+	whole := func() *v1alpha1.NodeUpgradeStatus {
+		return &v1alpha1.NodeUpgradeStatus{Image: "A", Version: "1.37.1", Phase: halted, Canaries: names(1), FailedNodes: names(2), SoakStartTime: &at, Message: "failed"}
+	}
+	for name, test := range map[string]struct{ report, want *v1alpha1.NodeUpgradeStatus }{
+		"When it is as Karpenter reports it, it should stay": {
+			report: whole(), want: whole(),
+		},
+		"When there are 101 names, a hundred should stay": {
+			report: &v1alpha1.NodeUpgradeStatus{Phase: halted, Canaries: names(101), FailedNodes: names(101)},
+			want:   &v1alpha1.NodeUpgradeStatus{Phase: halted, Canaries: names(100), FailedNodes: names(100)},
+		},
+		"When names aren't NodeClaims', they should go": {
+			report: &v1alpha1.NodeUpgradeStatus{Phase: halted, Canaries: []string{"a b", "a", strings.Repeat("a", 254), ""}, FailedNodes: []string{"\x1b[2J"}},
+			want:   &v1alpha1.NodeUpgradeStatus{Phase: halted, Canaries: []string{"a"}, FailedNodes: []string{}},
+		},
+		"When its phase is unknown, there should be none": {report: &v1alpha1.NodeUpgradeStatus{Image: "A", Phase: "Spam"}},
+		"When its time is malformed, it should begin without one": {
+			report: &v1alpha1.NodeUpgradeStatus{Phase: halted, SoakStartTime: &scalar.Time{Malformed: "noon"}},
+			want:   &v1alpha1.NodeUpgradeStatus{Phase: halted},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			before, class := &v1alpha1.ClusterAPINodeClass{}, &v1alpha1.ClusterAPINodeClass{Status: v1alpha1.ClusterAPINodeClassStatus{NodeUpgrade: test.report}}
+			_, err := shrink(class)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(cmp.Diff(test.want, class.Status.NodeUpgrade)).To(BeEmpty())
+			g.Expect(nodeClassDiffers(before, class)).To(Equal(test.want != nil))
+			g.Expect(nodeClassDiffers(class, class.DeepCopy())).To(BeFalse())
+		})
+	}
+
+	t.Run("When texts are longer than a HostedCluster's status takes, they should be cut", func(t *testing.T) {
+		g := NewWithT(t)
+		long := strings.Repeat("ä", 1<<10)
+		class := &v1alpha1.ClusterAPINodeClass{Status: v1alpha1.ClusterAPINodeClassStatus{NodeUpgrade: &v1alpha1.NodeUpgradeStatus{
+			Image: long, Version: long, Phase: halted, Message: long}}}
+		_, err := shrink(class)
+		g.Expect(err).NotTo(HaveOccurred())
+		upgrade := class.Status.NodeUpgrade
+		g.Expect(len(upgrade.Image)).To(BeNumerically("<=", 512))
+		g.Expect(len(upgrade.Version)).To(BeNumerically("<=", 64))
+		g.Expect(len(upgrade.Message)).To(BeNumerically("<=", 1024))
 	})
 }

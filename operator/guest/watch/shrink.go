@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -21,6 +22,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/operator/guest/store"
+	"github.com/autonode-io/autonode/operator/message"
 )
 
 // Limits of a guest's object in the cache. The guest's admin creates objects as large as its API server accepts.
@@ -84,6 +86,7 @@ func shrink(object any) (any, error) {
 		class.Spec.Version, class.Status.Version = start(o.Spec.Version), start(o.Status.Version)
 		class.Status.Templates = older(o.Status.Templates)
 		class.Status.Conditions = reported(o.Status.Conditions)
+		class.Status.NodeUpgrade = shrinkUpgrade(o.Status.NodeUpgrade)
 		*o = class
 	}
 	if accessor, ok := object.(metav1.ObjectMetaAccessor); ok {
@@ -105,6 +108,23 @@ func reported(conditions []status.Condition) (retained []status.Condition) {
 		}
 	}
 	return retained
+}
+
+// shrinkUpgrade keeps what a HostedCluster's status may hold; nil for an upgrade in no phase.
+func shrinkUpgrade(u *v1alpha1.NodeUpgradeStatus) *v1alpha1.NodeUpgradeStatus {
+	if u == nil || u.Phase != v1alpha1.NodeUpgradeCanary && u.Phase != v1alpha1.NodeUpgradeRolling && u.Phase != v1alpha1.NodeUpgradeHalted {
+		return nil
+	}
+	names := func(all []string) []string {
+		all = slices.Clone(all[:min(len(all), v1alpha1.MaxUpgradeNodes)])
+		return slices.DeleteFunc(all, func(name string) bool { return len(validation.IsQualifiedName(name)) > 0 })
+	}
+	shrunk := &v1alpha1.NodeUpgradeStatus{Image: start(u.Image), Version: message.CutUpTo(u.Version, 64), Phase: u.Phase,
+		Canaries: names(u.Canaries), FailedNodes: names(u.FailedNodes), Message: message.Cut(u.Message)}
+	if at := u.SoakStartTime.At(); !at.IsZero() {
+		shrunk.SoakStartTime = ptr.To(scalar.NewTime(at).Stored())
+	}
+	return shrunk
 }
 
 func sameCondition(a, b status.Condition) bool {
@@ -228,7 +248,8 @@ func nodeClassDiffers(before, after client.Object) bool {
 	a, ok := before.(*v1alpha1.ClusterAPINodeClass)
 	b, ok2 := after.(*v1alpha1.ClusterAPINodeClass)
 	return ok && ok2 &&
-		(a.Status.Version != b.Status.Version || !slices.EqualFunc(reported(a.Status.Conditions), reported(b.Status.Conditions), sameCondition))
+		(a.Status.Version != b.Status.Version || !equality.Semantic.DeepEqual(a.Status.NodeUpgrade, b.Status.NodeUpgrade) ||
+			!slices.EqualFunc(reported(a.Status.Conditions), reported(b.Status.Conditions), sameCondition))
 }
 
 // nodeDiffers ignores heartbeats.

@@ -176,7 +176,7 @@ func nodeClasses(ctx context.Context, guest client.Reader) ([]provider.NodeClass
 		report := provider.NodeClassReport{
 			Name: class.Name, Generation: class.Generation, Default: class.Name == v1alpha1.DefaultNodeClass,
 			Ready: condition(class, status.ConditionReady), Offerings: offerings(class),
-			Pinned: class.Spec.Version, Given: class.Status.Version,
+			Pinned: class.Spec.Version, Given: class.Status.Version, Upgrade: class.Status.NodeUpgrade,
 		}
 		for t := range class.Status.Templates {
 			if template := &class.Status.Templates[t]; template.Image == v1alpha1.ImageOlder {

@@ -145,6 +145,8 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		Image:          image,
 		NodeImages:     s.Release.NodeImages,
 		PayloadVersion: s.Karpenter.Versions[payload.KubernetesVersion],
+		ReleaseImage:   s.Release.Image,
+		Plan:           s.NodeUpgrade.Plan,
 		PullSecret:     secret,
 		Monitoring:     monitoring,
 		Settings:       c.Settings,

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/steps/featuregate"
 	"github.com/autonode-io/autonode/operator/steps/naming"
@@ -41,6 +42,9 @@ type Input struct {
 	// NodeImages are the payload's, for nodes of PayloadVersion: NodeVersion may be a former one.
 	NodeImages     payload.NodeImages
 	PayloadVersion string
+	// ReleaseImage is the payload by digest, and Plan that of an upgrade to it that proves itself; nil for none.
+	ReleaseImage string
+	Plan         *upgradeplan.Plan
 	// PullSecret is the HostedCluster's, nil if it has none.
 	PullSecret *corev1.Secret
 	// Monitoring: the management cluster serves PodMonitors.

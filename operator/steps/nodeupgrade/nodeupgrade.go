@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/maintenance"
 	"github.com/autonode-io/autonode/operator/guest"
@@ -86,6 +87,9 @@ func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	if status.Version == nil {
 		status.Version = &v1beta1.VersionStatus{}
 	}
+	if err := prove(ctx, s, in); err != nil {
+		return scope.Result{}, err
+	}
 	if now := s.NodeUpgrade.Version; status.Version.NodeVersion != now {
 		log.FromContext(ctx).Info("Nodes get another version", "version", now, "before", status.Version.NodeVersion)
 		status.Version.NodeVersion = now
@@ -109,6 +113,9 @@ func (n *NodeUpgrade) Observe(_ context.Context, s *scope.Scope) error {
 	}
 	s.NodeUpgrade = decide(in)
 	s.NodeUpgrade.Version = known.NodeVersion
+	if proof := known.NodeUpgrade; proof != nil && proof.Phase != v1alpha1.NodeUpgradeRolling {
+		s.NodeUpgrade.Progress = proof
+	}
 	return nil
 }
 

@@ -15,12 +15,16 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
+
+// maxProgress limits what Karpenter reports of an upgrade, in bytes: the command that resumes it comes after that.
+const maxProgress = 512
 
 // decision is the content of NodesUpToDate.
 type decision struct {
@@ -74,6 +78,18 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		v.message = fmt.Sprintf("nodes stay on %s until the control plane is upgraded to %s", server, desired)
 		if blocked {
 			v.message = fmt.Sprintf("new nodes get %s; %s comes once the control plane is upgraded to it; %s", given, desired, upgrade.Waits)
+		}
+	case upgrade.Progress != nil:
+		v.reason = v1beta1.UpgradeProvingReason
+		v.message = fmt.Sprintf("%d of %d %s on %s; others wait until it is proved: ", len(i.nodes)-total, len(i.nodes),
+			english.PluralWord(len(i.nodes), "node is", "nodes are"), desired)
+		if upgrade.Progress.Phase == v1alpha1.NodeUpgradeHalted {
+			v.reason = v1beta1.UpgradeHaltedReason
+			v.message = fmt.Sprintf("upgrade to %s halted, with %d of %d nodes on it: ", desired, len(i.nodes)-total, len(i.nodes))
+		}
+		v.message += cmp.Or(message.CutUpTo(upgrade.Progress.Message, maxProgress), "Karpenter hasn't reported yet")
+		if upgrade.Resume != "" {
+			v.message += "; move to another release, or resume with: " + upgrade.Resume
 		}
 	case total > 0 && waiting.nodes == total:
 		v.reason = v1beta1.NodeImageOlderReason

@@ -19,6 +19,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -323,5 +324,47 @@ func TestManyVersions(t *testing.T) {
 		g.Expect(versions).To(ContainElement(v1beta1.NodeVersion{Version: "others", Count: 30}))
 		clk := clocktesting.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 		g.Expect(len(decide(i, "1.37.0", "1.37.0", scope.NodeUpgrade{}, clk).message)).To(BeNumerically("<", 512))
+	})
+}
+
+func TestUpgradeDecisions(t *testing.T) {
+	proving := func(phase v1alpha1.NodeUpgradePhase, message, resume string) scope.NodeUpgrade {
+		return scope.NodeUpgrade{Version: "1.36.3", Progress: &v1alpha1.NodeUpgradeStatus{Phase: phase, Message: message}, Resume: resume}
+	}
+	const healthy, failed = "1 node has to stay healthy, until Sat 12:10:00 UTC", "failed: general-x7k2p"
+	mixed := empty().with("general", "default", "v1.36.3", 1).with("other", "default", "v1.36.2", 7)
+	expectDecisions(t, map[string]decisionCase{
+		"the first node of the payload soaks": {
+			inventory: mixed, upgrade: proving(v1alpha1.NodeUpgradeCanary, healthy, ""),
+			want: waits(7, v1beta1.UpgradeProvingReason, "1 of 8 nodes are on 1.36.3; others wait until it is proved: "+healthy),
+		},
+		"the soak isn't over although no node is outdated": {
+			inventory: empty().with("general", "default", "v1.36.3", 2), upgrade: proving(v1alpha1.NodeUpgradeCanary, healthy, ""),
+			want: waits(0, v1beta1.UpgradeProvingReason, "2 of 2 nodes are on 1.36.3; others wait until it is proved: "+healthy),
+		},
+		"there is no node to prove the payload": {
+			inventory: empty(), upgrade: proving(v1alpha1.NodeUpgradeCanary, "", ""),
+			want: waits(0, v1beta1.UpgradeProvingReason, "0 of 0 nodes are on 1.36.3; others wait until it is proved: Karpenter hasn't reported yet"),
+		},
+		"failed nodes halt the upgrade": {
+			inventory: mixed, upgrade: proving(v1alpha1.NodeUpgradeHalted, failed, "kubectl annotate …=1.36.3"),
+			want: waits(7, v1beta1.UpgradeHaltedReason,
+				"upgrade to 1.36.3 halted, with 1 of 8 nodes on it: "+failed+"; move to another release, or resume with: kubectl annotate …=1.36.3"),
+		},
+		"an upgrade halts that resumes by itself": {
+			inventory: mixed, upgrade: proving(v1alpha1.NodeUpgradeHalted, "not Ready: general-0", ""),
+			want: waits(7, v1beta1.UpgradeHaltedReason, "upgrade to 1.36.3 halted, with 1 of 8 nodes on it: not Ready: general-0"),
+		},
+		"the control plane is older than a payload that is to be proved": {
+			inventory: mixed, server: "1.36.2", upgrade: proving(v1alpha1.NodeUpgradeCanary, healthy, ""),
+			want: waits(7, v1beta1.ControlPlaneOlderReason, "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"),
+		},
+	})
+
+	t.Run("When a report is as long as a node class takes, the command that resumes should not be cut off", func(t *testing.T) {
+		g := NewWithT(t)
+		resume := strings.Repeat("c", 300)
+		got := decide(mixed, "1.36.3", "1.36.3", proving(v1alpha1.NodeUpgradeHalted, strings.Repeat("x", 1024), resume), clocktesting.NewFakeClock(time.Time{}))
+		g.Expect(message.Cut(got.message)).To(HaveSuffix("resume with: " + resume))
 	})
 }
