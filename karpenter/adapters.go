@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
@@ -35,13 +36,21 @@ type launchEvents struct {
 	events.Recorder
 	guest   client.Client
 	planned func(pod types.NamespacedName) string
+	// fail counts a NodeClaim against an upgrade that proves itself, for one of upgradeFailures: a lack of capacity isn't the release's fault.
+	fail func(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason string)
 }
+
+var upgradeFailures = sets.New(nodeclaim.LaunchTimeoutReason, nodeclaim.RegistrationTimeoutReason, nodeclaim.MachineFailedReason,
+	nodeclaim.MisconfiguredReason, nodeclaim.MachineUnhealthyReason)
 
 // Publish implements events.Recorder.
 func (l launchEvents) Publish(published ...events.Event) {
 	l.Recorder.Publish(published...)
 	for _, event := range published {
 		nodeClaim, ok := event.InvolvedObject.(*karpv1.NodeClaim)
+		if ok && upgradeFailures.Has(event.Reason) {
+			l.fail(context.Background(), nodeClaim, event.Reason)
+		}
 		if !ok || !nodeclaim.LaunchFailures.Has(event.Reason) {
 			continue
 		}

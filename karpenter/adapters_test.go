@@ -3,6 +3,7 @@
 package karpenter
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -54,8 +55,38 @@ func TestLaunchEvents(t *testing.T) {
 			planned := func(pod types.NamespacedName) string {
 				return map[string]string{"web": "general-1", "other": "general-2"}[pod.Name]
 			}
-			launchEvents{recorder, guest, planned}.Publish(events.Event{InvolvedObject: nodeClaim, Reason: tc.reason, Message: "no"})
+			ignored := func(context.Context, *karpv1.NodeClaim, string) {}
+			launchEvents{recorder, guest, planned, ignored}.Publish(events.Event{InvolvedObject: nodeClaim, Reason: tc.reason, Message: "no"})
 			NewWithT(t).Expect(recorder.Messages()).To(Equal(tc.want))
 		})
 	}
 }
+
+func TestUpgradeFailures(t *testing.T) {
+	nodeClaim, pod := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", UID: "1"}}, &corev1.Pod{}
+	for reason, want := range map[string][]string{
+		nodeclaim.LaunchTimeoutReason: {"general-1/LaunchTimeout"}, nodeclaim.RegistrationTimeoutReason: {"general-1/RegistrationTimeout"},
+		nodeclaim.MachineFailedReason: {"general-1/MachineFailed"}, nodeclaim.MisconfiguredReason: {"general-1/Misconfigured"},
+		nodeclaim.MachineUnhealthyReason:     {"general-1/MachineUnhealthy"},
+		nodeclaim.InsufficientCapacityReason: nil, nodeclaim.InterruptedReason: nil, nodeclaim.InstanceTerminatedReason: nil,
+	} {
+		t.Run("When the event of a NodeClaim is "+reason+", the upgrade should count it if the release may be at fault", func(t *testing.T) {
+			var failed []string
+			guest := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, "spec.nodeName", func(client.Object) []string { return nil }).Build()
+			fail := func(_ context.Context, nodeClaim *karpv1.NodeClaim, reason string) {
+				failed = append(failed, nodeClaim.Name+"/"+reason)
+			}
+			launchEvents{&environment.Recorder{}, guest, func(types.NamespacedName) string { return "" }, fail}.Publish(
+				events.Event{InvolvedObject: nodeClaim, Reason: reason}, events.Event{InvolvedObject: pod, Reason: reason})
+			NewWithT(t).Expect(failed).To(Equal(want))
+		})
+	}
+}
+
+// because is a method of a reason.
+type because struct {
+	disruption.Method
+	reason karpv1.DisruptionReason
+}
+
+func (b because) Reason() karpv1.DisruptionReason { return b.reason }

@@ -66,6 +66,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/operator"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeupgrade"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -129,7 +130,7 @@ func newCore(
 		Alternative:     p.CloudProvider.Alternative,
 		Rejections:      p.Rejections,
 		Suspended:       keeper.Suspended,
-		Recorder:        launchEvents{guest.EventRecorder, guest.GetClient(), k.state.PodNodeClaimMapping},
+		Recorder:        launchEvents{guest.EventRecorder, guest.GetClient(), k.state.PodNodeClaimMapping, p.Upgrade.Fail},
 		Clock:           guest.Clock,
 	}
 	return k, nil
@@ -266,8 +267,9 @@ func (k *karpenterCore) methods(ctx context.Context) []disruption.Method {
 			all = slices.Insert(all, 0, first)
 		}
 	}
-	return methods.TerminateFirst(all, methods.TerminateFirstConfig{
+	all = methods.TerminateFirst(all, methods.TerminateFirstConfig{
 		Core: core, CloudProvider: k.cloudProvider, Vacancies: p.Vacancies.Count, Vacate: p.Vacate,
 		WithoutPending: guestclient.WithoutPending,
 	})
+	return methods.Limit(all, k.queue, nodeupgrade.IsUpgrade, p.Upgrade.Disruptable)
 }

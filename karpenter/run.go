@@ -155,6 +155,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 	}
 	ours := []controller.Controller{
 		p.Versions.Tracker,
+		p.Upgrade,
 		nodeclass.New(nodeclass.Config{
 			Guest:          guest.GetClient(),
 			Namespace:      opts.Namespace,
@@ -168,6 +169,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Images:         p.Images,
 			Profiles:       p.Profiles,
 			Version:        p.Versions,
+			Upgrade:        p.Upgrade,
 			Recorder:       guest.EventRecorder,
 			Pending:        core.Pending,
 			Clock:          guest.Clock,

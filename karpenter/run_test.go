@@ -495,7 +495,7 @@ func TestSavings(t *testing.T) {
 func TestDisruptionMethods(t *testing.T) {
 	t.Run("When nodes drift, methods that can terminate them first should replace them", func(t *testing.T) {
 		g := NewWithT(t)
-		ctx := options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{StaticCapacity: true}})
+		ctx := options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{StaticCapacity: true, NodeRepair: true}})
 		all := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
 		g.Expect(all).NotTo(BeEmpty())
 		for _, method := range all {
@@ -505,11 +505,14 @@ func TestDisruptionMethods(t *testing.T) {
 			case *disruption.SingleNodeConsolidation, *disruption.MultiNodeConsolidation:
 				t.Errorf("%T is Karpenter core's own, which takes spot for cheaper than on demand", method)
 			}
+			if name := fmt.Sprintf("%T", method); method.Reason() == karpv1.DisruptionReasonDrifted && name != "methods.limited" {
+				t.Errorf("%s replaces nodes for a release that hasn't proved itself", name)
+			}
 		}
 	})
 	t.Run("When an extension has a method, it should disrupt nodes before they are disrupted for anything else", func(t *testing.T) {
 		g := NewWithT(t)
-		k, first := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))), &struct{ disruption.Method }{}
+		k, first := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))), &because{}
 		k.providers.Methods = append(k.providers.Methods, func(core methods.Core) disruption.Method {
 			g.Expect(core.Cluster).To(BeIdenticalTo(k.state))
 			return first

@@ -25,6 +25,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -73,9 +74,11 @@ type Config struct {
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
-	// Version resolves the version of a template's nodes. It doesn't trust the node class's status, which the cluster
-	// admin can write.
-	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result version.Result, reachable bool)
+	// Release returns the payload of a NodeClaim's machine while an upgrade proves itself; nil for never.
+	Release func(nodeClaim *karpv1.NodeClaim) upgradeplan.Release
+	// Version resolves the version of a template's nodes with the node version of that payload, empty for the desired one's. It doesn't trust
+	// the node class's status, which the cluster admin can write.
+	Version func(payload string, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result version.Result, reachable bool)
 	// RepairPolicies are the platform's, beside RepairPolicies' own. One for the same condition and status replaces it.
 	RepairPolicies []v1alpha1.RepairPolicy
 	// InPlaceReboot: some machines of the cluster can be rebooted in place. Otherwise policies that ask for it replace nodes at once, instead

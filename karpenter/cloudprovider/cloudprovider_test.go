@@ -27,6 +27,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
@@ -84,8 +85,10 @@ func newFixture(t *testing.T) *fixture {
 		Capacity:      unleased,
 		Vacancies:     vacancy.New(vacancy.Config{Clock: f.clock, Capacity: unleased, Inventory: none}),
 		Rejections:    offering.NewRejections(f.clock),
-		Version:       resolved,
-		Drift:         drift.New(drift.Config{InstanceTypes: f.store, Images: nodeimage.NewFile(""), Version: resolved}),
+		Version: func(_ string, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+			return resolved(nodeClass, tmpl)
+		},
+		Drift: drift.New(drift.Config{InstanceTypes: f.store, Images: nodeimage.NewFile(""), Version: resolved}),
 	})
 	return f
 }
@@ -243,6 +246,50 @@ func TestCreate(t *testing.T) {
 		f.Expect(f.machine(nodeClaim.Name).Spec.Version).To(Equal("v1.35.9"))
 	})
 
+	t.Run("When an upgrade proves itself, it should make the machine of the payload that the NodeClaim gets", func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			pinned, deployment, want string
+		}{
+			"follows": {"", "", "1.35.1"}, "pinned": {"1.36.0", "", "1.36.2"}, "deployment": {"", "1.36.0", "1.36.0"},
+		} {
+			f, asked := newFixture(t), []string{}
+			if tc.pinned != "" {
+				f.update(func(nodeClass *v1alpha1.ClusterAPINodeClass) { nodeClass.Spec.Version = tc.pinned })
+				f.updateStatus(func(nodeClass *v1alpha1.ClusterAPINodeClass) {
+					for _, condition := range v1alpha1.ReadyConditions() {
+						nodeClass.StatusConditions().SetTrue(condition)
+					}
+				})
+			}
+			f.offer(func(templates []template.Template) {
+				if tc.deployment != "" {
+					templates[0].Source.ResourceVersions, templates[0].NodeVersion = "2", tc.deployment
+					templates[0].Machine = &clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{Version: tc.deployment}}
+				}
+			})
+			f.provider.Release = func(nodeClaim *karpv1.NodeClaim) upgradeplan.Release {
+				asked = append(asked, nodeClaim.Name)
+				return upgradeplan.Release{Image: "release@sha256:35", Version: "1.35.1"}
+			}
+			f.provider.Version = func(payload string, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+				if payload != "" {
+					return version.Result{Version: payload, Outcome: version.Desired}, true
+				}
+				return resolved(nodeClass, tmpl)
+			}
+			nodeClaim, _ := f.launch(name, nil)
+			m := f.machine(nodeClaim.Name)
+			f.Expect(m.Spec.Version).To(Equal("v"+tc.want), name)
+			if name == "follows" {
+				f.Expect(asked).To(HaveEach(nodeClaim.Name))
+				f.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "release@sha256:35"))
+				continue
+			}
+			f.Expect(asked).To(BeEmpty(), name)
+			f.Expect(m.Annotations).NotTo(HaveKey(v1alpha1.ReleaseAnnotation), name)
+		}
+	})
+
 	t.Run("When several offerings fit, it should take the cheapest and return at once what was resolved", func(t *testing.T) {
 		f := newFixture(t)
 		nodeClaim, created := f.launch("cheap", func(n *karpv1.NodeClaim) { n.Labels["example.com/team"] = "web" })
@@ -396,7 +443,7 @@ func TestCreateErrors(t *testing.T) {
 			version.TooNew: notReady, version.TooOld: notReady, version.Malformed: notReady, version.Unknown: unknown,
 		} {
 			config := f.provider.Config
-			config.Version = func(*v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {
+			config.Version = func(string, *v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {
 				return version.Result{Version: "1.36.2", Outcome: outcome, Message: "no"}, true
 			}
 			_, err := cloudprovider.New(config).Create(f.ctx, f.claim("unready-"+strings.ToLower(string(outcome)), nil))

@@ -196,7 +196,7 @@ func TestLaunchEnds(t *testing.T) {
 	t.Run("When it is known within two seconds whether a node class is ready, it should launch in the same call", func(t *testing.T) {
 		f := newFixture(t)
 		asked := 0
-		f.provider.Version = func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+		f.provider.Version = func(_ string, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
 			if asked++; asked < 3 {
 				return version.Result{Outcome: version.Unknown, Message: "not asked yet"}, true
 			}

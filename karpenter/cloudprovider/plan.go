@@ -15,6 +15,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/annotation"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -25,7 +26,11 @@ func (c *CloudProvider) plan(
 	nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, cluster *clusterv1.Cluster, chosen *launch,
 ) (machine.Plan, error) {
 	tmpl, labels := chosen.choice.Template, maps.Clone(chosen.labels)
-	resolved, _ := c.Version(nodeClass, tmpl)
+	release := upgradeplan.Release{}
+	if c.Release != nil && nodeClass.Spec.Version == "" && tmpl.Version() == "" {
+		release = c.Release(nodeClaim)
+	}
+	resolved, _ := c.Version(release.Version, nodeClass, tmpl)
 	switch {
 	case resolved.Outcome == version.Unknown:
 		return machine.Plan{}, because(NodeClassReadinessUnknownReason, errors.New(resolved.Message))
@@ -55,7 +60,7 @@ func (c *CloudProvider) plan(
 			}),
 		},
 	}
-	plan.Images = c.Images.For(plan.Version, tmpl.Arch)
+	plan.Images = c.Images.ForRelease(release.Image, plan.Version, tmpl.Arch)
 	imagesHash, _ := machine.ImagesHash(plan.BootstrapPatches, tmpl, plan.Images)
 	imageVersion, zone := tmpl.ImageVersion, ""
 	if tmpl.ObservedImage {
@@ -71,6 +76,7 @@ func (c *CloudProvider) plan(
 		v1alpha1.TemplateOwnedHashAnnotation: tmpl.OwnedHash, v1alpha1.BootstrapOwnedHashAnnotation: tmpl.Bootstrap.OwnedHash,
 		v1alpha1.TemplateKubernetesVersionAnnotation: imageVersion, v1alpha1.ReplacesAnnotation: chosen.choice.Replaces,
 		v1alpha1.OfferingZoneAnnotation: zone, v1alpha1.NodeImagesHashAnnotation: imagesHash,
+		v1alpha1.ReleaseAnnotation: release.Image,
 	} {
 		if value != "" {
 			plan.Annotations[key] = value

@@ -8,9 +8,12 @@ package operator
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
@@ -20,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeupgrade"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -40,6 +44,7 @@ type Providers struct {
 	PriceFile     *pricing.File
 	Profiles      *profile.Profiles
 	Images        *nodeimage.File
+	Upgrade       *nodeupgrade.Upgrade
 	InstanceTypes *instancetype.Provider
 	CloudProvider *cloudprovider.CloudProvider
 	Extensions
@@ -87,6 +92,10 @@ func NewProviders(
 	if err := p.Machines.Watch(ctx, management.GetCache()); err != nil {
 		return nil, err
 	}
+	p.Upgrade = nodeupgrade.New(nodeupgrade.Config{
+		Path: filepath.Join(filepath.Dir(opts.NodeImageFile), upgradeplan.Key), Version: opts.NodeVersion, TooOld: p.Versions.TooOld,
+		Guest: guest.GetClient(), Machines: p.Machines, Clock: guest.Clock,
+	})
 	p.Inventory = inventory.New(inventory.Config{None: p.Machines.None, Clock: guest.Clock})
 	if err := p.Inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.Machines.Owns); err != nil {
 		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
@@ -110,13 +119,16 @@ func NewProviders(
 	if err := guest.Add(p.Images); err != nil {
 		return nil, fmt.Errorf("following the node images: %w", err)
 	}
+	next := func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+		return p.Versions.For(p.Upgrade.Launch(nil).Version).Resolve(nodeClass, tmpl)
+	}
 	p.InstanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
 			Objects: management.Objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace,
 			Secrets:  management.GetAPIReader(),
 			Profiles: p.Profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.ControlPlanes,
 		}),
-		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: pricing.New(p.PriceFile),
+		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: next, Pricing: pricing.New(p.PriceFile),
 		Unavailable: p.Unavailable, Inventory: p.Inventory,
 		Capacity: p.Capacity, MemoryOverhead: opts.Parsed.MemoryOverhead,
 	})
@@ -138,7 +150,10 @@ func NewProviders(
 		InPlaceReboot:  opts.InPlaceReboot,
 		ManagementLive: management.GetAPIReader(),
 		Profiles:       p.Profiles,
-		Version:        p.Versions.Resolve,
+		Release:        p.Upgrade.Launch,
+		Version: func(payload string, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+			return p.Versions.For(payload).Resolve(nodeClass, tmpl)
+		},
 		Drift: drift.New(drift.Config{
 			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: opts.Parsed.Upgrades,
 			Rollout: opts.RolloutID, Clock: guest.Clock,

@@ -33,6 +33,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeupgrade"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -70,7 +71,9 @@ type Config struct {
 	// Pending counts the pods that wait for a node; nil if it isn't known.
 	Pending func(ctx context.Context) (int, error)
 	// Version resolves the nodes' version; its tracker is watched.
-	Version  version.Resolver
+	Version version.Resolver
+	// Upgrade chooses the payload of launches, and is reported and watched.
+	Upgrade  *nodeupgrade.Upgrade
 	Recorder events.Recorder
 	Clock    clock.Clock
 	// AvailabilityDelay takes the place of DefaultAvailabilityDelay if it isn't zero.
@@ -119,6 +122,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))
 	// First: the versions of templates follow it.
 	c.setVersion(nodeClass, conditions)
+	c.setUpgrade(nodeClass, conditions)
 	in, err := c.InstanceTypes.Refresh(ctx, nodeClass)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -297,6 +301,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 		c.ControlPlanes.OnChange(func(schema.GroupKind) { notify(changed)() })
 	}
 	c.Version.Tracker.OnChange(notify(changed))
+	c.Upgrade.OnChange(notify(changed))
 	c.InstanceTypes.OnAvailability(notify(available))
 	c.Prices.OnChange(notify(changed))
 	c.Profiles.OnChange(notify(changed))

@@ -36,6 +36,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
@@ -43,6 +44,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeupgrade"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -68,8 +70,11 @@ type fixture struct {
 	machines    *inventory.Inventory
 	// prices, images and profiles are the paths of the files of prices, of node images and of profiles, which don't exist.
 	prices, images, profiles string
-	events                   *recorder
-	name                     string
+	// plan is the path of the file of an upgrade, which doesn't exist, and upgrade follows it when it is reconciled.
+	plan    string
+	upgrade *nodeupgrade.Upgrade
+	events  *recorder
+	name    string
 }
 
 // server is the guest's API server as far as its version goes: the real one has only one.
@@ -169,9 +174,13 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 		Check:     machine.CheckPatches,
 		Version:   versions.Resolve, Pricing: pricing.New(prices), Unavailable: f.unavailable, Inventory: f.machines, Capacity: capacityprovider.Unlimited{},
 	})
+	f.plan = filepath.Join(t.TempDir(), upgradeplan.Key)
+	f.upgrade = nodeupgrade.New(nodeupgrade.Config{
+		Path: f.plan, Version: "1.36.2", Guest: f.Guest.GetClient(), Machines: f.Machines(nil), TooOld: versions.TooOld, Clock: clock.RealClock{},
+	})
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed, KubeletBounds: bounds,
-		InstanceTypes: f.store, Prices: prices, Images: images, Profiles: profiles, Version: versions, Recorder: f.events, Clock: clock.RealClock{},
+		InstanceTypes: f.store, Prices: prices, Images: images, Profiles: profiles, Version: versions, Upgrade: f.upgrade, Recorder: f.events, Clock: clock.RealClock{},
 		AvailabilityDelay: time.Millisecond, Pending: func(context.Context) (int, error) { return 12, nil },
 	}).Register(t.Context(), m)).To(Succeed())
 

@@ -186,7 +186,7 @@ var versionReasons = map[version.Outcome]string{
 // setVersion sets VersionReady: the nodes' version is known and supported by the API server.
 func (c Config) setVersion(nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet) {
 	const condition = v1alpha1.ConditionVersionReady
-	resolved, _ := c.Version.Resolve(nodeClass, nil)
+	resolved, _ := c.Version.For(c.Upgrade.Launch(nil).Version).Resolve(nodeClass, nil)
 	nodeClass.Status.Version = resolved.Version
 	switch resolved.Outcome {
 	case version.Desired:
@@ -197,6 +197,20 @@ func (c Config) setVersion(nodeClass *v1alpha1.ClusterAPINodeClass, conditions s
 		conditions.SetUnknownWithReason(condition, v1alpha1.VersionUnknownReason, resolved.Message)
 	default:
 		conditions.SetFalse(condition, versionReasons[resolved.Outcome], resolved.Message)
+	}
+}
+
+// setUpgrade reports an upgrade that proves itself. The operator reads the status, and people the condition.
+func (c Config) setUpgrade(nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet) {
+	const condition = v1alpha1.ConditionUpgradeAllowed
+	upgrade := c.Upgrade.Status()
+	switch nodeClass.Status.NodeUpgrade = upgrade; {
+	case upgrade == nil:
+		_ = conditions.Clear(condition)
+	case upgrade.Phase == v1alpha1.NodeUpgradeRolling:
+		conditions.SetTrueWithReason(condition, string(upgrade.Phase), upgrade.Message)
+	default:
+		conditions.SetFalse(condition, string(upgrade.Phase), upgrade.Message)
 	}
 }
 

@@ -42,6 +42,7 @@ func (i Images) Get(infrastructure, variant string) (string, bool) {
 // release holds one payload's images, for nodes of its version, by architecture.
 type release struct {
 	Version string            `json:"version"`
+	Release string            `json:"release"` // by digest; empty of an operator that doesn't write it
 	Images  map[string]Images `json:"images"`
 
 	version semver.Version
@@ -74,6 +75,11 @@ func NewFile(path string) *File {
 // version come first, then the newest of no newer minor version: an image may contain a kubelet, and a kubelet must
 // not be newer than its API server.
 func (f *File) For(version, architecture string) Images {
+	return f.ForRelease("", version, architecture)
+}
+
+// ForRelease does so for nodes of a release, by digest: of two with that version, its own images come first.
+func (f *File) ForRelease(image, version, architecture string) Images {
 	wanted, err := semver.Parse(strings.TrimPrefix(version, "v"))
 	if err != nil {
 		return nil
@@ -81,7 +87,7 @@ func (f *File) For(version, architecture string) Images {
 	var found *release
 	for _, r := range *f.releases.Load() {
 		switch {
-		case r.version.EQ(wanted):
+		case r.version.EQ(wanted) && (image == "" || r.Release == "" || r.Release == image):
 			return r.Images[architecture]
 		case found == nil && (r.version.Major < wanted.Major || r.version.Major == wanted.Major && r.version.Minor <= wanted.Minor):
 			found = &r

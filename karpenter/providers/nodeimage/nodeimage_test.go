@@ -58,6 +58,29 @@ func TestFor(t *testing.T) {
 	})
 }
 
+func TestForRelease(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "images.json")
+	write(t, path, `[
+		{"version": "1.36.3", "release": "r@sha256:b", "images": {"amd64": {"aws": {"us-east-1": "ami-b"}}}},
+		{"version": "1.36.3", "release": "r@sha256:a", "images": {"amd64": {"aws": {"us-east-1": "ami-a"}}}},
+		{"version": "1.35.1", "images": {"amd64": {"aws": {"us-east-1": "ami-35"}}}}
+	]`)
+	f := NewFile(path)
+	for name, test := range map[string]struct{ release, version, want string }{
+		"When two releases have the version, it should be the named one's":                  {"r@sha256:a", "1.36.3", "ami-a"},
+		"When the newer one is named, it should be that one's":                              {"r@sha256:b", "1.36.3", "ami-b"},
+		"When no release is named, it should be the first one's":                            {"", "1.36.3", "ami-b"},
+		"When the named release has none, it should be the first one's":                     {"r@sha256:c", "1.36.3", "ami-b"},
+		"When the version's release isn't recorded, it should be that version's":            {"r@sha256:c", "1.35.1", "ami-35"},
+		"When nodes of the release run another patch, it should be that of a minor version": {"r@sha256:a", "1.36.2", "ami-b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, _ := f.ForRelease(test.release, test.version, "amd64").Get("aws", "us-east-1")
+			NewWithT(t).Expect(got).To(Equal(test.want))
+		})
+	}
+}
+
 func TestFollow(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "images.json")
 	f := NewFile(path)

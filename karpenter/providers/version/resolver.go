@@ -3,6 +3,8 @@
 package version
 
 import (
+	"cmp"
+
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -12,6 +14,19 @@ type Resolver struct {
 	Tracker *Tracker
 	// Payload is the release's node version; empty without a payload.
 	Payload string
+}
+
+// For returns a resolver for another payload's node version; the same for an empty one.
+func (r Resolver) For(payload string) Resolver {
+	r.Payload = cmp.Or(payload, r.Payload)
+	return r
+}
+
+// TooOld reports whether the API server is known not to support nodes of a version any more.
+func (r Resolver) TooOld(payload string) bool {
+	server, _ := r.Tracker.Server()
+	v, err := parse(payload)
+	return server != nil && err == nil && tooOld(v, core(*server))
 }
 
 // Resolve returns the version of a node class's nodes, or of one template's nodes, and whether the API server answered

@@ -16,6 +16,8 @@ import (
 	. "github.com/onsi/gomega"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 func TestResolve(t *testing.T) {
@@ -99,6 +101,28 @@ func TestResolve(t *testing.T) {
 			}
 			got.Message = ""
 			NewWithT(t).Expect(got).To(BeComparableTo(Result{Version: tc.want, Outcome: tc.outcome}))
+		})
+	}
+}
+
+func TestResolver(t *testing.T) {
+	tracker := NewTracker(answer(func() (*apiversion.Info, error) { return &apiversion.Info{GitVersion: "v1.36.2"}, nil }), before(""))
+	r := Resolver{Tracker: tracker, Payload: "1.36.2"}
+	t.Run("When the API server's version isn't known, no version should be too old", func(t *testing.T) {
+		NewWithT(t).Expect(r.TooOld("1.20.0")).To(BeFalse())
+	})
+	_, err := reconcile(t, tracker, 1)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for payload, want := range map[string]string{"": "1.36.2", "1.36.1": "1.36.1"} {
+		t.Run("When another payload's version is "+payload+", it should resolve that, or its own for none", func(t *testing.T) {
+			got, _ := r.For(payload).Resolve(&v1alpha1.ClusterAPINodeClass{}, nil)
+			NewWithT(t).Expect(got.Version).To(Equal(want))
+			NewWithT(t).Expect(r.Payload).To(Equal("1.36.2"))
+		})
+	}
+	for payload, want := range map[string]bool{"1.32.9": true, "v1.33.0": false, "1.37.0": false, "latest": false, "": false} {
+		t.Run("When a payload has "+payload+", it should be too old only beyond the skew", func(t *testing.T) {
+			NewWithT(t).Expect(r.TooOld(payload)).To(Equal(want))
 		})
 	}
 }
