@@ -23,6 +23,7 @@ var expected = map[string]bool{
 	v1beta1.AutoNodeUpgradingReason: true,
 	v1beta1.AutoNodeDrainingReason:  true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true,
 	v1beta1.NodeUpgradeHeldReason:   true,
+	v1beta1.UpgradeProvingReason:    true,
 	v1beta1.ControlPlaneOlderReason: true,
 }
 

@@ -68,6 +68,7 @@ var fixes = map[string]string{
 	v1beta1.AutoNodeEvaluationFailedReason: "fix the problem in the message; the operator retries",
 
 	v1beta1.NodeImageOlderReason:         "provide a machine template whose image has the payload's Kubernetes version",
+	v1beta1.UpgradeHaltedReason:          "move to another release, or resume as the message shows: docs/platform/upgrade-halts.md",
 	v1beta1.NodeVersionUnsupportedReason: "let Karpenter replace the nodes: remove the blocker named in the message",
 	v1beta1.ApprovedByAnotherReason:      "revoke the other approver's permission: docs/reference/node-identity.md",
 	v1beta1.ApprovalPendingReason: "approve or correct the request named in the message, or set " +

@@ -142,6 +142,17 @@ var cases = []struct {
 			`autonode_updating_seconds{namespace="clusters", name="blue"} 90000+60x60`, `autonode_state{namespace="clusters", name="blue", state="Upgrading"} 1x60`,
 			`autonode_condition{namespace="clusters", name="blue", type="NodesUpToDate", status="False", reason="NodeUpgradeHeld"} 1x60`,
 		}, fires: never},
+	{alert: "AutoNodeUpdateSlow", name: "When an upgrade has halted or proves itself, it should not fire",
+		series: []string{
+			`autonode_updating_seconds{namespace="clusters", name="blue"} 90000+60x60`,
+			`autonode_condition{namespace="clusters", name="blue", type="NodesUpToDate", status="False", reason="UpgradeHalted"} 1x30 stale`,
+			`autonode_condition{namespace="clusters", name="blue", type="NodesUpToDate", status="False", reason="UpgradeProving"} _x30 1x30`,
+		}, fires: never},
+	{alert: "AutoNodeUpgradeHalted", name: "When an upgrade has halted, it should fire after five minutes",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="NodesUpToDate", status="False", reason="UpgradeHalted"} _x10 1x50`},
+		fires:  15, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeUpgradeHalted", name: "When an upgrade proves itself, it should not fire",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="NodesUpToDate", status="False", reason="UpgradeProving"} 1x60`}, fires: never},
 	{alert: "AutoNodeWaiting", name: "When an input is missing for half an hour, it should fire",
 		series: []string{
 			`autonode_state{namespace="clusters", name="blue", state="Waiting"} 1x60`,
