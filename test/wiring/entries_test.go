@@ -37,7 +37,7 @@ func source(expression ast.Expr) string {
 }
 
 // altering are the functions that alter Karpenter core.
-var altering = regexp.MustCompile(`^(guestclient\.New|leadership\.(Gate|Hold|Refuse)|methods\.(OnDemand|TerminateFirst)|k\.static\.(Launches|Provisioning)|reconciler\.(Ignore\w+|Savings|Settle|Recount\w*|Extend|Pace|Await\w*|Wake|NodeLimit|BackOff))$`)
+var altering = regexp.MustCompile(`^(guestclient\.New|leadership\.(Gate|Hold|Refuse)|methods\.(Limit|OnDemand|TerminateFirst)|k\.static\.(Launches|Provisioning)|reconciler\.(Ignore\w+|Savings|Settle|Recount\w*|Extend|Pace|Await\w*|Wake|NodeLimit|BackOff))$`)
 
 // constructor matches the controllers of an extension.
 var constructor = regexp.MustCompile(`^(capacitylease|wanted)\.New$`)

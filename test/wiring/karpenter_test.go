@@ -294,7 +294,7 @@ func deletesMachine(request *http.Request) bool {
 // What karpenter/run.go lists, and what shows that it runs: the name of a controller, or a metric.
 var (
 	controllers = map[string]string{
-		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
+		"versions.Tracker": "guest.version", "Upgrade": "nodeupgrade", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection",
 		"wanted.New": "capacitylease.wanted", "nodepool.New": "nodepool.undeclared", "Vacancies": "nodepool.vacancies",

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
@@ -18,6 +19,7 @@ type faults struct {
 	noCapacity     places
 	lateProviderID span
 	neverJoins     bool
+	neverJoinsAt   string // a Kubernetes version
 	dies           span
 	interrupted    bool
 	terminated     span
@@ -80,7 +82,11 @@ func readFaults(objects ...metav1.Object) faults {
 		case infrav1.FaultLateProviderID:
 			f.lateProviderID, err = parseSpan(source.value)
 		case infrav1.FaultNeverJoins:
-			f.neverJoins, err = parseSwitch(source.value)
+			if f.neverJoins, err = parseSwitch(source.value); err != nil {
+				if _, parseErr := utilversion.ParseSemantic(source.value); parseErr == nil {
+					f.neverJoinsAt, err = source.value, nil
+				}
+			}
 		case infrav1.FaultDies:
 			f.dies, err = parseSpan(source.value)
 		case infrav1.FaultInterrupted:
@@ -97,6 +103,12 @@ func readFaults(objects ...metav1.Object) faults {
 	}
 	slices.Sort(f.problems)
 	return f
+}
+
+// neverJoins reports whether the fault is set for the machine's version.
+func (i *instance) neverJoins() bool {
+	return i.faults.neverJoins || i.machine != nil && i.faults.neverJoinsAt != "" &&
+		strings.TrimPrefix(i.machine.Spec.Version, "v") == i.faults.neverJoinsAt
 }
 
 func kindOf(object metav1.Object) string {

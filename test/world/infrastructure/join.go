@@ -84,7 +84,7 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 		i.joined(metav1.ConditionFalse, reason, message)
 		return false, reconcile.Result{RequeueAfter: retry}, nil
 	}
-	if i.faults.neverJoins {
+	if i.neverJoins() {
 		return not(infrav1.ReasonNeverJoins, "the fault never-joins is set", 0)
 	}
 	if wait := i.Status.StartTime.Add(delay(i.Spec.RegistrationDelay, r.registrationDelay)).Sub(i.now); wait > 0 {

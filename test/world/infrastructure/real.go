@@ -67,7 +67,7 @@ func (r *machineReconciler) boot(ctx context.Context, i *instance) (reconcile.Re
 		return reconcile.Result{RequeueAfter: retry}, nil
 	}
 	switch {
-	case i.faults.neverJoins:
+	case i.neverJoins():
 		return not(infrav1.ReasonNeverJoins, "the fault never-joins is set", 0)
 	case i.past(i.faults.dies), i.past(i.faults.terminated):
 		if err := r.hypervisor.PowerOff(ctx, string(i.UID)); err != nil {

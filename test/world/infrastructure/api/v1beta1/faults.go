@@ -24,7 +24,7 @@ const (
 
 	// FaultNeverJoins makes the machine start and its Node never appear.
 	//
-	// Value: "true" or "false".
+	// Value: "true", "false", or the Kubernetes version of the machines that don't, such as "1.36.3".
 	FaultNeverJoins = FaultPrefix + "never-joins"
 
 	// FaultDies makes the machine stop without a word once its Node has joined: no more heartbeats, pods are
