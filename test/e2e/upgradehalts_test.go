@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -120,5 +121,12 @@ func TestUpgradeHalts(t *testing.T) {
 		}
 		slices.SortFunc(launched, time.Time.Compare)
 		g.Expect(launched[1].Sub(launched[0])).To(BeNumerically(">=", soak), "the second Machine comes once the first has soaked")
+	})
+
+	t.Run("When no proof is required any more, the plan should go", func(t *testing.T) {
+		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode.NodeUpgrade = nil })
+		NewWithT(t).Eventually(func(ctx context.Context) error {
+			return c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.DedicatedNames().NodeImages}, &corev1.ConfigMap{})
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Satisfy(apierrors.IsNotFound))
 	})
 }
