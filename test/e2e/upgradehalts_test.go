@@ -11,7 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -19,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/upgradeplan"
 	localworld "github.com/autonode-io/autonode/test/world"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
@@ -29,7 +29,6 @@ func TestUpgradeHalts(t *testing.T) {
 	t.Parallel()
 	c, parent := acquireCluster(t, green), t
 	g := NewWithT(t)
-	c.endsSettled(t, upgradedRelease, c.takeInventory(g, t.Context()))
 	const preferred, soak = "c2-small", 5 * time.Second
 	oldVersion, newVersion := "v"+initialRelease, localworld.UpgradedKubernetes
 	g.Expect(world.UpgradeControlPlane(t.Context(), c.name, newVersion)).To(Succeed())
@@ -39,6 +38,7 @@ func TestUpgradeHalts(t *testing.T) {
 	t.Cleanup(func() {
 		NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), impatient))).To(Succeed())
 	})
+	c.endsSettled(t, upgradedRelease, c.takeInventory(g, t.Context()))
 	c.nodePool(t, "general", budget("100%"), require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		require(corev1.LabelInstanceTypeStable, preferred),
 		func(pool *karpv1.NodePool) { pool.Spec.Template.Spec.NodeClassRef.Name = impatient.Name })
@@ -125,8 +125,10 @@ func TestUpgradeHalts(t *testing.T) {
 
 	t.Run("When no proof is required any more, the plan should go", func(t *testing.T) {
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode.NodeUpgrade = nil })
-		NewWithT(t).Eventually(func(ctx context.Context) error {
-			return c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.DedicatedNames().NodeImages}, &corev1.ConfigMap{})
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Satisfy(apierrors.IsNotFound))
+		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+			files := &corev1.ConfigMap{}
+			g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.DedicatedNames().NodeImages}, files)).To(Succeed())
+			g.Expect(files.Data).NotTo(HaveKey(upgradeplan.Key))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
 }
