@@ -66,7 +66,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/operator"
-	"github.com/autonode-io/autonode/karpenter/providers/nodeupgrade"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -271,5 +270,5 @@ func (k *karpenterCore) methods(ctx context.Context) []disruption.Method {
 		Core: core, CloudProvider: k.cloudProvider, Vacancies: p.Vacancies.Count, Vacate: p.Vacate,
 		WithoutPending: guestclient.WithoutPending,
 	})
-	return methods.Limit(all, k.queue, nodeupgrade.IsUpgrade, p.Upgrade.Disruptable)
+	return methods.Limit(all, k.queue, p.Upgrade.Counts, p.Upgrade.Disruptable)
 }

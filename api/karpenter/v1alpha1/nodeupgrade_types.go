@@ -6,9 +6,6 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 )
 
-// MaxUpgradeNodes is how many nodes NodeUpgradeStatus names of each kind.
-const MaxUpgradeNodes = 100
-
 // NodeUpgradePhase is the phase of an upgrade that proves itself on a few nodes first.
 //
 // +kubebuilder:validation:Enum=Canary;Rolling;Halted

@@ -86,7 +86,7 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	if !reachable || resolved.Outcome != version.Desired {
 		return ""
 	}
-	deployed := isDeployed(m)
+	deployed := IsDeployed(m)
 	deferred := deployed && nodeClass.Spec.DriftPolicy == v1alpha1.DriftPolicyDefer
 	// The payload's upgrade window doesn't apply to a version set in the node class or the MachineDeployment.
 	followsPayload := nodeClass.Spec.Version == "" && (tmpl == nil || tmpl.Version() == "")
@@ -183,8 +183,8 @@ func differs(have, want string) bool {
 // deployments is how the name of a source begins that is a MachineDeployment.
 var deployments = template.MachineDeploymentKind.String() + "/"
 
-// isDeployed reports whether a machine is from a MachineDeployment.
-func isDeployed(m *clusterv1.Machine) bool {
+// IsDeployed reports whether a machine is from a MachineDeployment.
+func IsDeployed(m *clusterv1.Machine) bool {
 	return strings.HasPrefix(machine.Source(m), deployments)
 }
 

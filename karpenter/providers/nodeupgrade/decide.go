@@ -23,10 +23,7 @@ import (
 	"github.com/autonode-io/autonode/internal/upgradeplan"
 )
 
-const (
-	minPodAge = 2 * time.Minute // until which a pod may become ready
-	maxNamed  = 3               // in a message
-)
+const minPodAge, maxNamed = 2 * time.Minute, 3 // until which a pod may become ready; names in a message
 
 // nodes are the NodeClaims of the payload by name, those among them that aren't initialized, and those that were and aren't Ready.
 type nodes struct {
@@ -134,7 +131,7 @@ func decide(plan upgradeplan.Plan, before *v1alpha1.NodeUpgradeStatus, n nodes, 
 		status.Phase = v1alpha1.NodeUpgradeCanary
 	}
 	if status.Phase == v1alpha1.NodeUpgradeCanary {
-		status.Canaries = n.upgraded[:min(len(n.upgraded), v1alpha1.MaxUpgradeNodes)]
+		status.Canaries = n.upgraded[:min(len(n.upgraded), maxNames)]
 	}
 	status.Message = message.Cut(strings.Join(slices.Concat(list("failed", failed), list("not Ready", n.notReady),
 		list("not initialized", n.joining), list("less available than elsewhere", worse)), "; "), 1000) // the API allows 1024

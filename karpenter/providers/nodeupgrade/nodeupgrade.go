@@ -39,6 +39,7 @@ import (
 
 const (
 	maxFileSize = 64 << 10
+	maxNames    = 100             // the API's limit
 	interval    = 5 * time.Second // between two decisions: a soak and the age of a pod are times
 )
 
@@ -58,8 +59,7 @@ type Upgrade struct {
 	mu        sync.Mutex
 	raw       []byte
 	plan      upgradeplan.Plan
-	// foreign: the plan is for a Karpenter that is to replace this one, whose own version isn't proved.
-	foreign bool
+	foreign   bool // the plan is for a Karpenter that is to replace this one, whose own version isn't proved
 	// status is nil without a plan, and with a foreign one.
 	status *v1alpha1.NodeUpgradeStatus
 	// upgraded are the NodeClaims of the payload, with those that are being launched; nil until they are counted.
@@ -97,7 +97,7 @@ func (u *Upgrade) load(ctx context.Context) {
 	switch {
 	case u.foreign || plan.To.Version != own || plan.To == plan.From:
 		u.upgraded, u.status = nil, nil
-	case u.status == nil || plan.To != u.plan.To:
+	case u.status == nil || plan.To != u.plan.To || u.upgraded == nil: // or another replica has decided until now
 		u.upgraded, u.status = nil, plan.Resume(plan.Status)
 	}
 	u.raw, u.plan = raw, plan
@@ -138,7 +138,17 @@ func (u *Upgrade) missing() int {
 	return max(u.plan.Canaries-len(u.upgraded), 0)
 }
 
-// IsUpgrade reports whether a NodeClaim has drifted from the payload.
+// Counts reports whether a NodeClaim has drifted from the payload, and neither its node class nor a MachineDeployment pins its version.
+func (u *Upgrade) Counts(nodeClaim *karpv1.NodeClaim) bool {
+	ctx, class := context.Background(), &v1alpha1.ClusterAPINodeClass{}
+	if m, err := u.Machines.ForNodeClaim(ctx, nodeClaim.UID); !IsUpgrade(nodeClaim) || err == nil && drift.IsDeployed(m) {
+		return false
+	}
+	ref := nodeClaim.Spec.NodeClassRef
+	return ref == nil || u.Guest.Get(ctx, client.ObjectKey{Name: ref.Name}, class) != nil || class.Spec.Version == ""
+}
+
+// IsUpgrade reports whether a NodeClaim has drifted from its version or image.
 func IsUpgrade(nodeClaim *karpv1.NodeClaim) bool {
 	drifted := nodeClaim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted)
 	return drifted.IsTrue() && (drifted.Reason == string(drift.VersionDrifted) || drifted.Reason == string(drift.NodeImageDrifted))
@@ -157,7 +167,7 @@ func (u *Upgrade) Disruptable(ctx context.Context) (n int, ok bool) {
 	}
 	n = u.missing()
 	for i := range nodeClaims.Items {
-		if claim := &nodeClaims.Items[i]; claim.DeletionTimestamp != nil && IsUpgrade(claim) {
+		if claim := &nodeClaims.Items[i]; claim.DeletionTimestamp != nil && u.Counts(claim) {
 			n-- // its replacement may be to come
 		}
 	}
@@ -176,8 +186,9 @@ func (u *Upgrade) Fail(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason 
 
 func (u *Upgrade) fail(ctx context.Context, nodeClaim, reason string) {
 	counted := func(failed string) bool { return strings.HasPrefix(failed, nodeClaim+"/") }
-	if !slices.ContainsFunc(u.status.FailedNodes, counted) && len(u.status.FailedNodes) < v1alpha1.MaxUpgradeNodes {
+	if !slices.ContainsFunc(u.status.FailedNodes, counted) && len(u.status.FailedNodes) < maxNames {
 		u.status.FailedNodes = append(u.status.FailedNodes, nodeClaim+"/"+reason)
+		u.observers.Notify()
 		log.FromContext(ctx).Info("node of the release failed", "NodeClaim", nodeClaim, "reason", reason, "release", u.plan.To.Image)
 	}
 }
@@ -253,7 +264,7 @@ func (u *Upgrade) count(ctx context.Context, now time.Time) (nodes, error) {
 			n.add(claim, ready[claim.Status.NodeName])
 			onNode[claim.Status.NodeName] = true
 		default:
-			if IsUpgrade(claim) {
+			if u.Counts(claim) {
 				n.former++
 			}
 			onNode[claim.Status.NodeName] = false

@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/internal/upgradeplan"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 var (
@@ -121,10 +122,15 @@ func (f *fixture) claim(name, release, drifted string, initialized bool) *karpv1
 	return c
 }
 
-func (f *fixture) machine(name, release string) {
+// machine makes a Machine of a release, with another annotation.
+func (f *fixture) machine(name, release string, annotation ...string) {
 	f.t.Helper()
+	annotations := map[string]string{v1alpha1.ReleaseAnnotation: release}
+	for i := 0; i < len(annotation); i += 2 {
+		annotations[annotation[i]] = annotation[i+1]
+	}
 	f.Expect(f.guest.Create(f.t.Context(), &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "clusters-blue", Name: name, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release},
+		Namespace: "clusters-blue", Name: name, Annotations: annotations,
 		Labels: map[string]string{clusterv1.ClusterNameLabel: "blue", v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: name},
 	}})).To(Succeed())
 }
@@ -207,6 +213,17 @@ func TestPlan(t *testing.T) {
 	})
 }
 
+func TestStandby(t *testing.T) {
+	t.Run("When a standby takes over, it should go on from the latest report, and not from the one of its start", func(t *testing.T) {
+		f := newFixture(t, upgrade(proving(1)))
+		p := upgrade(proving(1))
+		p.Status = reported(halted, none, "b/LaunchTimeout")
+		p.Status.Image = to.Image
+		f.write(p)
+		f.Expect(f.reconcile()).To(Equal(halted))
+	})
+}
+
 func TestLaunch(t *testing.T) {
 	f := newFixture(t, upgrade(proving(2)))
 	f.claim("old", from.Image, string(drift.VersionDrifted), true)
@@ -270,6 +287,28 @@ func TestDisruptable(t *testing.T) {
 			f.reconcile()
 			f.Expect(f.disruptable()).To(Equal(tc.want))
 		})
+	}
+}
+
+func TestCounts(t *testing.T) {
+	f := newFixture(t, upgrade(proving(1)))
+	f.Expect(v1alpha1.AddToScheme(f.guest.Scheme())).To(Succeed())
+	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "pinned"}}
+	class.Spec.Version = from.Version
+	f.Expect(f.guest.Create(t.Context(), class)).To(Succeed())
+	follows, pinned, deployed := f.claim("follows", from.Image, string(drift.VersionDrifted), true), f.claim("pinned", "", string(drift.VersionDrifted), true), f.claim("deployed", "", string(drift.VersionDrifted), true)
+	follows.Spec.NodeClassRef, pinned.Spec.NodeClassRef = &karpv1.NodeClassReference{Name: "default"}, &karpv1.NodeClassReference{Name: "pinned"}
+	f.machine("deployed", "", v1alpha1.TemplateSourceAnnotation, template.MachineDeploymentKind.String()+"/workers")
+	for name, tc := range map[string]struct {
+		nodeClaim *karpv1.NodeClaim
+		want      bool
+	}{
+		"When a NodeClaim follows the payload, its drift should count":                      {follows, true},
+		"When a node class pins the version, the drift of its NodeClaims should not count":  {pinned, false},
+		"When a MachineDeployment pins the version, the drift of its NodeClaims should not": {deployed, false},
+		"When a NodeClaim has drifted from something else, its drift should not count":      {f.claim("other", from.Image, string(drift.TemplateDrifted), true), false},
+	} {
+		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(f.upgrade.Counts(tc.nodeClaim)).To(Equal(tc.want)) })
 	}
 }
 

@@ -116,7 +116,7 @@ func shrinkUpgrade(u *v1alpha1.NodeUpgradeStatus) *v1alpha1.NodeUpgradeStatus {
 		return nil
 	}
 	names := func(all []string) []string {
-		all = slices.Clone(all[:min(len(all), v1alpha1.MaxUpgradeNodes)])
+		all = slices.Clone(all[:min(len(all), 100)])
 		return slices.DeleteFunc(all, func(name string) bool { return len(validation.IsQualifiedName(name)) > 0 })
 	}
 	shrunk := &v1alpha1.NodeUpgradeStatus{Image: start(u.Image), Version: message.CutUpTo(u.Version, 64), Phase: u.Phase,

@@ -23,9 +23,6 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// maxProgress limits what Karpenter reports of an upgrade, in bytes: the command that resumes it comes after that.
-const maxProgress = 512
-
 // decision is the content of NodesUpToDate.
 type decision struct {
 	outdated int32
@@ -87,7 +84,7 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 			v.reason = v1beta1.UpgradeHaltedReason
 			v.message = fmt.Sprintf("upgrade to %s halted, with %d of %d nodes on it: ", desired, len(i.nodes)-total, len(i.nodes))
 		}
-		v.message += cmp.Or(message.CutUpTo(upgrade.Progress.Message, maxProgress), "Karpenter hasn't reported yet")
+		v.message += cmp.Or(message.CutUpTo(upgrade.Progress.Message, 512), "Karpenter hasn't reported yet")
 		if upgrade.Resume != "" {
 			v.message += "; move to another release, or resume with: " + upgrade.Resume
 		}
