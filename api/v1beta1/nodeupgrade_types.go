@@ -3,8 +3,6 @@
 package v1beta1
 
 import (
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"github.com/autonode-io/autonode/api/scalar"
 )
 
@@ -54,11 +52,10 @@ type NodeUpgradeHaltOn struct {
 	// +kubebuilder:validation:Maximum=100
 	FailedNodes int32 `json:"failedNodes,omitempty"`
 	// unavailablePods halts the upgrade while so many pods on nodes of the release aren't ready, of workloads that do better on other nodes:
-	// a number, or a percentage of the pods there, rounded up. Defaults to never.
+	// a number such as "3", or a percentage of the pods there, rounded up. Defaults to never.
 	// +optional
-	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="unavailablePods has to be a number from 1 to 100000, or a percentage from 1% to 100%"
-	UnavailablePods *intstr.IntOrString `json:"unavailablePods,omitempty"`
+	// +kubebuilder:validation:Pattern=`^([1-9][0-9]{0,4}|([1-9]|[1-9][0-9]|100)%)$`
+	UnavailablePods string `json:"unavailablePods,omitempty"`
 }
 
 // NodeUpgradePolicy decides when nodes are upgraded.

@@ -4,8 +4,6 @@
 package upgradeplan
 
 import (
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 )
@@ -27,9 +25,9 @@ type Plan struct {
 	// Canaries is how many nodes get the payload first, and Soak how long nodes have to be healthy.
 	Canaries int             `json:"canaries"`
 	Soak     scalar.Duration `json:"soak"`
-	// MaxFailures failed nodes halt the upgrade, and so do MaxUnready pods; nil for any number.
-	MaxFailures int                 `json:"maxFailures"`
-	MaxUnready  *intstr.IntOrString `json:"maxUnready,omitempty"`
+	// MaxFailures failed nodes halt the upgrade, and so does a number or a percentage of unready pods; empty for any.
+	MaxFailures int    `json:"maxFailures"`
+	MaxUnready  string `json:"maxUnready,omitempty"`
 	// Resumed: failed nodes don't halt the upgrade. Status is Karpenter's last report, for a Karpenter that has restarted.
 	Resumed bool                        `json:"resumed,omitempty"`
 	Status  *v1alpha1.NodeUpgradeStatus `json:"status,omitempty"`

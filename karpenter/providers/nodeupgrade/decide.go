@@ -110,8 +110,8 @@ func decide(plan upgradeplan.Plan, before *v1alpha1.NodeUpgradeStatus, n nodes, 
 		missing = 0 // there are no more nodes
 	}
 	halted := len(failed)+len(n.notReady) >= plan.MaxFailures
-	if plan.MaxUnready != nil && unready > 0 {
-		limit, err := intstr.GetScaledValueFromIntOrPercent(plan.MaxUnready, compared, true)
+	if bound := intstr.Parse(plan.MaxUnready); plan.MaxUnready != "" && unready > 0 {
+		limit, err := intstr.GetScaledValueFromIntOrPercent(&bound, compared, true)
 		halted = halted || err == nil && unready >= limit
 	}
 	healthy := missing == 0 && len(n.joining)+len(n.notReady)+len(worse) == 0

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -83,8 +82,8 @@ func TestDecide(t *testing.T) {
 	one, two := nodes{upgraded: []string{"a"}, former: 5}, nodes{upgraded: []string{"a", "b"}, former: 5}
 	unready := func(of nodes, names ...string) nodes { of.notReady = names; return of }
 	joining := func(of nodes, names ...string) nodes { of.joining = names; return of }
-	pods := func(limit intstr.IntOrString) v1beta1.NodeUpgradeHaltOn {
-		return v1beta1.NodeUpgradeHaltOn{FailedNodes: 1, UnavailablePods: &limit}
+	pods := func(limit string) v1beta1.NodeUpgradeHaltOn {
+		return v1beta1.NodeUpgradeHaltOn{FailedNodes: 1, UnavailablePods: limit}
 	}
 	young := func(p *corev1.Pod) { p.CreationTimestamp.Time = now.Add(time.Second - minPodAge) }
 	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }
@@ -146,14 +145,14 @@ func TestDecide(t *testing.T) {
 		"When it is resumed without a canary, it should launch one":   {resumed(proving(1)), reported(halted, none, "b"), nodes{former: 5}, nil, canary, none, "1 canary isn't launched yet"},
 
 		"When as many pods are unready as allowed, it should halt": {
-			proving(1, pods(intstr.FromInt32(1))), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 1, 1)}, halted, none, worse},
+			proving(1, pods("1")), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 1, 1)}, halted, none, worse},
 		"When fewer pods are unready, it should go on": {
-			proving(1, pods(intstr.FromInt32(2))), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 1, 1)}, rolling, none, ""},
+			proving(1, pods("2")), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 1, 1)}, rolling, none, ""},
 		"When unready pods reach the percentage, rounded up, it should halt": { // 2 of 20 pods, and 21
-			proving(1, pods(intstr.FromString("10%"))), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 18, 2)}, halted, none,
+			proving(1, pods("10%")), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 18, 2)}, halted, none,
 			"less available than elsewhere: Deployment shop/web (18 of 20 pods ready)"},
 		"When unready pods are below the percentage, rounded up, it should go on": {
-			proving(1, pods(intstr.FromString("10%"))), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 19, 2)}, rolling, none, ""},
+			proving(1, pods("10%")), reported(rolling, soak), one, []placed{former, run(true, "ReplicaSet web-1", 19, 2)}, rolling, none, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			counted := tc.nodes

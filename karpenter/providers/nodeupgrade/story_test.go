@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -48,9 +47,8 @@ func (f *fixture) ready(pod *corev1.Pod, ready bool) {
 
 func TestCrashingPods(t *testing.T) {
 	t.Run("When one Deployment's pods crash on a kubelet, it should halt after the canary, and go on once they have been well for the soak", func(t *testing.T) {
-		tenPercent := intstr.FromString("10%")
 		f := newFixture(t, upgrade(upgradeplan.Plan{
-			Canaries: 1, Soak: scalar.Duration{Duration: 10 * time.Minute}, MaxFailures: 1, MaxUnready: &tenPercent,
+			Canaries: 1, Soak: scalar.Duration{Duration: 10 * time.Minute}, MaxFailures: 1, MaxUnready: "10%",
 		}))
 		for i := range 10 {
 			name := fmt.Sprintf("old-%d", i)
