@@ -16,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
+	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 )
 
@@ -38,6 +39,14 @@ type launchEvents struct {
 	planned func(pod types.NamespacedName) string
 	// fail counts a NodeClaim against an upgrade that proves itself, for one of upgradeFailures: a lack of capacity isn't the release's fault.
 	fail func(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason string)
+	// note remembers why one of our controllers deletes a NodeClaim.
+	note func(nodeClaim *karpv1.NodeClaim, reason, details string)
+}
+
+// endReasons are a NodeRecord's, by the events with which a NodeClaim is deleted that aren't LaunchFailures.
+var endReasons = map[string]string{
+	nodeclaim.InterruptedReason: "Interrupted", nodeclaim.InstanceTerminatedReason: "Interrupted", unneeded.NotNeededReason: "Empty",
+	nodeclaim.MachineDeletedReason: "Deleted", nodeclaim.NodeDeletedReason: "Deleted", nodeclaim.MachineUnhealthyReason: "Unhealthy",
 }
 
 var upgradeFailures = sets.New(nodeclaim.LaunchTimeoutReason, nodeclaim.RegistrationTimeoutReason, nodeclaim.MachineFailedReason,
@@ -51,9 +60,13 @@ func (l launchEvents) Publish(published ...events.Event) {
 		if ok && upgradeFailures.Has(event.Reason) {
 			l.fail(context.Background(), nodeClaim, event.Reason)
 		}
+		if reason := endReasons[event.Reason]; ok && reason != "" {
+			l.note(nodeClaim, reason, event.Message)
+		}
 		if !ok || !nodeclaim.LaunchFailures.Has(event.Reason) {
 			continue
 		}
+		l.note(nodeClaim, "LaunchFailed", event.Message)
 		pods := &corev1.PodList{} // there may be many that wait, and few that waited for this one
 		_ = l.guest.List(context.Background(), pods, client.MatchingFields{"spec.nodeName": ""}, client.UnsafeDisableDeepCopy)
 		waiting := slices.DeleteFunc(pods.Items,

@@ -56,7 +56,7 @@ func TestLaunchEvents(t *testing.T) {
 				return map[string]string{"web": "general-1", "other": "general-2"}[pod.Name]
 			}
 			ignored := func(context.Context, *karpv1.NodeClaim, string) {}
-			launchEvents{recorder, guest, planned, ignored}.Publish(events.Event{InvolvedObject: nodeClaim, Reason: tc.reason, Message: "no"})
+			launchEvents{recorder, guest, planned, ignored, func(*karpv1.NodeClaim, string, string) {}}.Publish(events.Event{InvolvedObject: nodeClaim, Reason: tc.reason, Message: "no"})
 			NewWithT(t).Expect(recorder.Messages()).To(Equal(tc.want))
 		})
 	}
@@ -76,7 +76,7 @@ func TestUpgradeFailures(t *testing.T) {
 			fail := func(_ context.Context, nodeClaim *karpv1.NodeClaim, reason string) {
 				failed = append(failed, nodeClaim.Name+"/"+reason)
 			}
-			launchEvents{&environment.Recorder{}, guest, func(types.NamespacedName) string { return "" }, fail}.Publish(
+			launchEvents{&environment.Recorder{}, guest, func(types.NamespacedName) string { return "" }, fail, func(*karpv1.NodeClaim, string, string) {}}.Publish(
 				events.Event{InvolvedObject: nodeClaim, Reason: reason}, events.Event{InvolvedObject: pod, Reason: reason})
 			NewWithT(t).Expect(failed).To(Equal(want))
 		})

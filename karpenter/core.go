@@ -60,6 +60,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
+	"github.com/autonode-io/autonode/karpenter/controllers/noderecord"
 	"github.com/autonode-io/autonode/karpenter/core/guestclient"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
@@ -86,6 +87,7 @@ type karpenterCore struct {
 	queue       *disruption.Queue
 	// nodeClaims configures our NodeClaim controller, which owns the deadlines.
 	nodeClaims nodeclaim.Config
+	records    *noderecord.Controller
 }
 
 func newCore(
@@ -104,10 +106,17 @@ func newCore(
 	}
 	k.state = state.NewCluster(guest.Clock, guest.GetClient(), k.cloudProvider, state.WithRepairPolicyMatcher(repairs))
 	k.static.Cluster = k.state
+	queue := func() *disruption.Queue { return k.queue }
+	k.records = noderecord.New(noderecord.Config{
+		Guest: guest.GetClient(), Cluster: k.state, Queue: queue, Unavailable: p.Unavailable, Clock: guest.Clock,
+	})
 	k.client = guestclient.New(guest.GetClient(), guestclient.Config{
 		Suspended: keeper.Err, Declares: p.InstanceTypes.Declares, AwaitsTaints: p.Machines.HasTaints, UnknownZone: offering.DefaultZone,
 		Created: k.static.Created, Written: k.writes.Note,
-		Deleted: methods.Terminated(func() *disruption.Queue { return k.queue }, guest.EventRecorder, p.Vacancies.Hold),
+		Deleted: func(nodeClaim *karpv1.NodeClaim) {
+			k.records.Deleted(nodeClaim)
+			methods.Terminated(queue, guest.EventRecorder, p.Vacancies.Hold)(nodeClaim)
+		},
 	})
 	p.Machines.IsReplacement = func(nodeClaim string) bool { return isReplacement(k.queue, nodeClaim) }
 	retry := func() {
@@ -129,7 +138,7 @@ func newCore(
 		Alternative:     p.CloudProvider.Alternative,
 		Rejections:      p.Rejections,
 		Suspended:       keeper.Suspended,
-		Recorder:        launchEvents{guest.EventRecorder, guest.GetClient(), k.state.PodNodeClaimMapping, p.Upgrade.Fail},
+		Recorder:        launchEvents{guest.EventRecorder, guest.GetClient(), k.state.PodNodeClaimMapping, p.Upgrade.Fail, k.records.Note},
 		Clock:           guest.Clock,
 	}
 	return k, nil

@@ -177,11 +177,12 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		nodepool.New(guest.GetClient(), p.InstanceTypes.Declared, guest.EventRecorder),
 		nodeclaim.New(k.nodeClaims),
+		reconciler.Wrap(k.records, leadership.Refuse(keeper)),
 		unneeded.New(unneeded.Config{
 			Guest:     guest.GetClient(),
 			Needed:    unneeded.ByScheduler(guest.GetClient(), k.state, k.provisioner, guest.Clock, guest.EventRecorder),
 			Suspended: keeper.Suspended,
-			Recorder:  guest.EventRecorder,
+			Recorder:  k.nodeClaims.Recorder,
 			Clock:     guest.Clock,
 		}),
 		registration.New(registration.Config{Guest: guest.GetClient(), ManagementCache: management.GetCache(), Machines: p.Machines}),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package crds holds the CustomResourceDefinitions that a guest cluster gets where the payload ships none of that name:
-// Karpenter's own, as its module embeds them, and ClusterAPINodeClass.
+// Karpenter's own, as its module embeds them, ClusterAPINodeClass and NodeRecord.
 package crds
 
 import (
@@ -17,9 +17,12 @@ import (
 //go:embed karpenter.cluster.x-k8s.io_clusterapinodeclasses.yaml
 var clusterAPINodeClass []byte
 
+//go:embed karpenter.cluster.x-k8s.io_noderecords.yaml
+var nodeRecord []byte
+
 // Embedded returns the definitions, freshly decoded: the caller may change them.
 func Embedded() ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	return decode(apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass)
+	return decode(apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass, nodeRecord)
 }
 
 // Gated returns those of kinds that a guest has only while a feature gate of Karpenter needs them, likewise. Their API may belong to

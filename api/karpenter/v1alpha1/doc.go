@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is the API of Karpenter's Cluster API provider: ClusterAPINodeClass of the guest cluster, a superset of the upstream
-// experiment's; InstanceTypeCatalog of the management cluster; and the keys of the labels and annotations that the provider uses.
+// Package v1alpha1 is the API of Karpenter's Cluster API provider: ClusterAPINodeClass and NodeRecord of the guest cluster;
+// InstanceTypeCatalog of the management cluster; and the keys of the labels and annotations that the provider uses.
 //
 // +kubebuilder:object:generate=true
 // +groupName=karpenter.cluster.x-k8s.io
@@ -21,7 +21,8 @@ var (
 	GroupVersion = schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 
 	schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-		s.AddKnownTypes(GroupVersion, &ClusterAPINodeClass{}, &ClusterAPINodeClassList{}, &InstanceTypeCatalog{}, &InstanceTypeCatalogList{})
+		s.AddKnownTypes(GroupVersion, &ClusterAPINodeClass{}, &ClusterAPINodeClassList{}, &InstanceTypeCatalog{}, &InstanceTypeCatalogList{},
+			&NodeRecord{}, &NodeRecordList{})
 		metav1.AddToGroupVersion(s, GroupVersion)
 		return nil
 	})
