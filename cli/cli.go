@@ -14,6 +14,7 @@ import (
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/describe"
 	"github.com/autonode-io/autonode/cli/dump"
+	"github.com/autonode-io/autonode/cli/history"
 	"github.com/autonode-io/autonode/cli/hostedcluster"
 	"github.com/autonode-io/autonode/cli/install"
 	"github.com/autonode-io/autonode/cli/nodes"
@@ -58,7 +59,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		{cobra.Group{ID: "look", Title: "Inspect clusters:"}, []*cobra.Command{
 			check.NewCommand(),
 			cost.NewCommand(),
-			describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
+			describe.NewCommand(), dump.NewCommand(info.String()), history.NewCommand(), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
 		}},
 		{cobra.Group{ID: "files", Title: "Create and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(),
 			templates.NewCommand()}},

@@ -114,7 +114,7 @@ func newNodeCommand() *cobra.Command {
 	var o NodeOptions
 	cmd := command.New(&cobra.Command{
 		Use:     "node NAME",
-		Short:   "Explain why Karpenter keeps a node, or would remove or replace it",
+		Short:   "Explain why Karpenter keeps a node, would remove or replace it, or has removed it",
 		Example: `  autonode why node blue-web-x1 --management-context management --hosted-cluster clusters/blue`,
 		Args:    command.ExactlyOne(&o.Node, "NAME", "the node or the NodeClaim to explain"),
 	}, &o)
@@ -132,7 +132,14 @@ func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
 	defer stop()
 	answer, err := simulation.Node(ctx, o.Node)
 	if err != nil {
-		return err
+		record := o.gone(ctx)
+		if record == nil {
+			return err
+		}
+		return printer.Print(streams.Out, o.Output, record, func(to io.Writer) error {
+			printGone(to, record)
+			return nil
+		}, record.Name)
 	}
 	return printer.Print(streams.Out, o.Output, answer, func(to io.Writer) error {
 		printNodeAnswer(to, answer)

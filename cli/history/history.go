@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package history is `autonode history`, which shows when nodes came and went, why, and what they cost.
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
+)
+
+// Options are those of `autonode history`.
+type Options struct {
+	Cluster          cluster.Flags
+	NodePool, Output string
+	Since            time.Duration
+}
+
+// NewCommand returns `autonode history`.
+func NewCommand() *cobra.Command {
+	var o Options
+	cmd := command.New(&cobra.Command{
+		Use:   "history",
+		Short: "Show when nodes came and went, why, and what they cost",
+		Long: `Show when nodes came and went, why, and what they cost.
+
+The command reads the guest's NodeRecords, which Karpenter keeps for a week. A node's cost is its price at the launch
+times the time that it lived; that of a running node isn't in the sum.`,
+		Example: `  autonode history
+  autonode history --since 168h --nodepool general -o json`,
+	}, &o)
+	o.Cluster.Add(cmd, cluster.Guest, nil)
+	flags := cmd.Flags()
+	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; by default all")
+	flags.DurationVar(&o.Since, "since", 24*time.Hour, "show what happened in that time")
+	o.Cluster.Complete(cmd, &karpv1.NodePool{}, "nodepool")
+	printer.AddFlag(cmd, &o.Output)
+	return cmd
+}
+
+// Event is a node's launch or end as --output json and yaml print it. Scripts may rely on the fields.
+type Event struct {
+	Time         time.Time           `json:"time"`
+	Node         v1alpha1.RecordText `json:"node"`
+	NodePool     v1alpha1.RecordText `json:"nodePool,omitempty"`
+	InstanceType v1alpha1.RecordText `json:"instanceType,omitempty"`
+	// Reason is empty for a launch.
+	Reason string `json:"reason,omitempty"`
+	Text   string `json:"text"`
+}
+
+// Run prints the timeline.
+func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	guest, err := o.Cluster.Client()
+	if err != nil {
+		return err
+	}
+	list := &v1alpha1.NodeRecordList{}
+	if err := guest.List(ctx, list); meta.IsNoMatchError(err) {
+		return errors.New("this cluster has no NodeRecords, so AutoNode isn't on for it; choose another with --context or --kubeconfig, or ask " +
+			"the platform team to set spec.autoNode")
+	} else if err != nil {
+		return fmt.Errorf("listing NodeRecords: %w", err)
+	}
+	events, names, launched, gone, cost := o.timeline(list.Items, time.Now().Add(-o.Since))
+	return printer.Print(streams.Out, o.Output, struct {
+		Events []Event `json:"events"`
+	}{events}, func(to io.Writer) error {
+		if len(events) == 0 {
+			printer.Printf(to, "no node came or went in the last %s; --since looks back further\n", o.Since)
+			return nil
+		}
+		table := printer.NewTable(to, "TIME", "NODE", "POOL", "TYPE", "EVENT")
+		for _, e := range events {
+			table.Row(e.Time.UTC().Format(time.DateTime), e.Node, e.NodePool, e.InstanceType, e.Text)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		printer.Printf(to, "%s launched, %d gone for %s\n", english.Plural(launched, "node", ""), gone, printer.Dollars(cost))
+		return nil
+	}, names...)
+}
+
+// timeline returns what happened after a time, the first first. The guest's admin may write records: their costs are sums of what these say.
+func (o *Options) timeline(records []v1alpha1.NodeRecord, after time.Time) (events []Event, names []string, launched, gone int, cost float64) {
+	events = []Event{}
+	for i := range records {
+		r := &records[i]
+		if o.NodePool != "" && string(r.Launch.NodePool) != o.NodePool {
+			continue
+		}
+		event := Event{Node: r.Launch.Node, NodePool: r.Launch.NodePool, InstanceType: r.Launch.InstanceType}
+		shown := false
+		if at := r.Launch.Time.At(); at.After(after) {
+			event.Time, event.Text = at, fmt.Sprintf("launched for %s, %s/h", r.Launch.For, r.Launch.PricePerHour)
+			events, shown = append(events, event), true
+			launched++
+		}
+		if r.End != nil && r.End.Time.At().After(after) {
+			event.Time, event.Reason = r.End.Time.At(), r.End.Reason
+			event.Text = fmt.Sprintf("gone after %s, %s: %s", r.End.Lived, r.End.Cost, r.End.Because)
+			events, shown = append(events, event), true
+			if dollars, err := strconv.ParseFloat(strings.TrimPrefix(string(r.End.Cost), "$"), 64); err == nil {
+				cost += dollars
+			}
+			gone++
+		}
+		if shown {
+			names = append(names, r.Name)
+		}
+	}
+	slices.SortStableFunc(events, func(a, b Event) int { return a.Time.Compare(b.Time) })
+	return events, names, launched, gone, cost
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cli/printer"
+)
+
+// gone returns the newest NodeRecord of a node that is gone, named directly or by its NodeClaim; nil if there is none, or none can be read.
+func (o *NodeOptions) gone(ctx context.Context) *v1alpha1.NodeRecord {
+	records := &v1alpha1.NodeRecordList{}
+	guest, err := o.Guest.Client()
+	if err != nil || guest.List(ctx, records) != nil {
+		return nil
+	}
+	all := slices.DeleteFunc(records.Items, func(r v1alpha1.NodeRecord) bool {
+		ofClaim := len(r.Name) > 9 && r.Name[:len(r.Name)-9] == o.Node // a NodeRecord's name ends in a part of the NodeClaim's UID
+		return r.End == nil || string(r.Launch.Node) != o.Node && !ofClaim
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	return new(slices.MaxFunc(all, func(a, b v1alpha1.NodeRecord) int { return a.End.Time.At().Compare(b.End.Time.At()) }))
+}
+
+func printGone(to io.Writer, r *v1alpha1.NodeRecord) {
+	printer.Printf(to, "Node %s is gone since %s: %s\n", r.Launch.Node, r.End.Time.At().UTC().Format(time.DateTime+" MST"), r.End.Because)
+	facts := []string{
+		fmt.Sprintf("launched at %s for %s", r.Launch.Time.At().UTC().Format(time.DateTime+" MST"), r.Launch.For),
+		fmt.Sprintf("%s %s in zone %s, %s/h", r.Launch.CapacityType, r.Launch.InstanceType, r.Launch.Zone, r.Launch.PricePerHour),
+		fmt.Sprintf("lived %s for %s", r.End.Lived, r.End.Cost),
+	}
+	for _, fact := range []struct {
+		text  string
+		value v1alpha1.RecordText
+	}{{"launched after ", r.End.LaunchedAfter}, {"registered after ", r.End.RegisteredAfter}, {"initialized after ", r.End.InitializedAfter}} {
+		if fact.value != "" {
+			facts = append(facts, fact.text+string(fact.value))
+		}
+	}
+	for _, refused := range r.Launch.Refused {
+		facts = append(facts, "unavailable at its launch: "+strings.TrimSpace(string(refused)))
+	}
+	printList(to, "Facts", facts)
+}
