@@ -125,7 +125,7 @@ func TestClusterFlags(t *testing.T) {
 func TestOutputs(t *testing.T) {
 	g, root := NewWithT(t), newCommand("autonode")
 	for _, name := range []string{
-		"check", "cost", "describe cluster", "hosted-cluster create", "nodes", "offerings", "release inspect", "release new", "version", "why node", "why pod",
+		"check", "cost", "describe cluster", "history", "hosted-cluster create", "nodes", "offerings", "release inspect", "release new", "version", "why node", "why pod",
 	} {
 		t.Run("When autonode "+name+" prints what it has read, it should have the formats of all commands, and kubectl's error", func(t *testing.T) {
 			g, args := NewWithT(t), strings.Fields(name)

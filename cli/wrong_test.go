@@ -45,7 +45,7 @@ var wrongInputs = []string{
 	"hosted-cluster create", "install", "release inspect", "release new registry.example/release:1", "templates render", "why node", "why pod",
 	// what is too much, or misspelled
 	"catalog diff a b c", "catalogs", "machines", "check a b", "describe cluster a b", "describe clutser", "dump a",
-	"hc create a --cluster a/b", "install a", "nodes a", "nodes --wide", "offerings a",
+	"hc create a --cluster a/b", "history a", "install a", "nodes a", "nodes --wide", "offerings a",
 	"templates rendr", "uninstall a", "version a", "why pods",
 	// values of flags and arguments
 	"catalog check -f catalog.yaml --print", "catalog import csv -f types.csv --labels a --template a",
@@ -59,7 +59,7 @@ var wrongInputs = []string{
 	"install --image operator:1 --operator-arg=--leader-elect=perhaps", "install --image operator:1 --operator-arg=--guest-networks=10.0.0.0",
 	"install --image operator:1 --operator-arg=--hosted-cluster-selector=a,,b", "install --image operator:1 --karpenter-settings none.yaml",
 	"install --image operator:1 --karpenter-settings settings.yaml", "install --image operator --render",
-	"install --image registry.example/operator@sha256:0123", "version -o table", "catalog refresh aws --name a --dry-run=yes",
+	"install --image registry.example/operator@sha256:0123", "version -o table", "catalog refresh aws --name a --dry-run=yes", "history --since week", "history -o table",
 	"nodes --sort-by age2", "nodes -o table", "nodes --watch -o json", "offerings -o csv", "release inspect A",
 	"release inspect release -o csv", "release inspect release --registry-config registry.json",
 	"release new --version 1.36.3 --component a registry.example/release", "release new --version 1.36.3 --component karpenter=image:1 --component-version b registry.example/release",
@@ -76,7 +76,7 @@ var wrongInputs = []string{
 	"templates render -f types.yaml", "templates render -f unknown.yaml",
 	// no kubeconfig
 	"catalog refresh aws -f types.json --name a", "check", "check blue", "describe cluster blue", "dump",
-	"hosted-cluster create --cluster a/b", "install --image operator:1", "nodes", "nodes --context blue", "nodes --kubeconfig none",
+	"history", "hosted-cluster create --cluster a/b", "install --image operator:1", "nodes", "nodes --context blue", "nodes --kubeconfig none",
 	"nodes --kubeconfig syntax.yaml", "offerings", "uninstall", "why node a", "why pod a",
 }
 
@@ -125,6 +125,6 @@ func TestHelp(t *testing.T) {
 	t.Run("When help is requested, it should list the commands in groups", func(t *testing.T) {
 		out, err := run(t, "autonode", "--help")
 		NewWithT(t).Expect(out, err).To(MatchRegexp(`(?s)Install AutoNode and turn it on:\n  hosted-cluster .*\n  install .*\n  uninstall .*` +
-			`Inspect clusters:\n  check .*\n  describe .*\n  dump .*\n  nodes .*\n  offerings .*\n  why .*Create and check files:\n  catalog .*\n  release .*\n  templates .*Additional Commands:\n`))
+			`Inspect clusters:\n  check .*\n  describe .*\n  dump .*\n  history .*\n  nodes .*\n  offerings .*\n  why .*Create and check files:\n  catalog .*\n  release .*\n  templates .*Additional Commands:\n`))
 	})
 }

@@ -4,6 +4,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/duration"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -82,7 +84,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		Events []Event `json:"events"`
 	}{events}, func(to io.Writer) error {
 		if len(events) == 0 {
-			printer.Printf(to, "no node came or went in the last %s; --since looks back further\n", o.Since)
+			printer.Printf(to, "no node came or went in the last %s; --since looks back further\n", duration.HumanDuration(o.Since))
 			return nil
 		}
 		table := printer.NewTable(to, "TIME", "NODE", "POOL", "TYPE", "EVENT")
@@ -97,8 +99,10 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	}, names...)
 }
 
-// timeline returns what happened after a time, the first first. The guest's admin may write records: their costs are sums of what these say.
-func (o *Options) timeline(records []v1alpha1.NodeRecord, after time.Time) (events []Event, names []string, launched, gone int, cost float64) {
+// timeline returns the events after a time, oldest first, and the names of their records. The guest's admin may edit costs.
+func (o *Options) timeline(
+	records []v1alpha1.NodeRecord, after time.Time,
+) (events []Event, names []string, launched, gone int, cost float64) {
 	events = []Event{}
 	for i := range records {
 		r := &records[i]
@@ -108,13 +112,14 @@ func (o *Options) timeline(records []v1alpha1.NodeRecord, after time.Time) (even
 		event := Event{Node: r.Launch.Node, NodePool: r.Launch.NodePool, InstanceType: r.Launch.InstanceType}
 		shown := false
 		if at := r.Launch.Time.At(); at.After(after) {
-			event.Time, event.Text = at, fmt.Sprintf("launched for %s, %s/h", r.Launch.For, r.Launch.PricePerHour)
+			event.Time = at
+			event.Text = strings.TrimSuffix(fmt.Sprintf("launched for %s, %s/h", r.Launch.For, r.Launch.PricePerHour), ", /h") // some have no price
 			events, shown = append(events, event), true
 			launched++
 		}
 		if r.End != nil && r.End.Time.At().After(after) {
 			event.Time, event.Reason = r.End.Time.At(), r.End.Reason
-			event.Text = fmt.Sprintf("gone after %s, %s: %s", r.End.Lived, r.End.Cost, r.End.Because)
+			event.Text = fmt.Sprintf("gone after %s, %s: %s", r.End.Lived, cmp.Or(r.End.Cost, "no price"), r.End.Because)
 			events, shown = append(events, event), true
 			if dollars, err := strconv.ParseFloat(strings.TrimPrefix(string(r.End.Cost), "$"), 64); err == nil {
 				cost += dollars

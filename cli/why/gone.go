@@ -3,6 +3,7 @@
 package why
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -32,11 +33,13 @@ func (o *NodeOptions) gone(ctx context.Context) *v1alpha1.NodeRecord {
 }
 
 func printGone(to io.Writer, r *v1alpha1.NodeRecord) {
-	printer.Printf(to, "Node %s is gone since %s: %s\n", r.Launch.Node, r.End.Time.At().UTC().Format(time.DateTime+" MST"), r.End.Because)
+	at := r.End.Time.At().UTC().Format(time.DateTime + " MST")
+	printer.Printf(to, "Node %s has been gone since %s: %s\n", r.Launch.Node, at, r.End.Because)
 	facts := []string{
 		fmt.Sprintf("launched at %s for %s", r.Launch.Time.At().UTC().Format(time.DateTime+" MST"), r.Launch.For),
-		fmt.Sprintf("%s %s in zone %s, %s/h", r.Launch.CapacityType, r.Launch.InstanceType, r.Launch.Zone, r.Launch.PricePerHour),
-		fmt.Sprintf("lived %s for %s", r.End.Lived, r.End.Cost),
+		strings.TrimSuffix(fmt.Sprintf("%s %s in zone %s, %s/h", r.Launch.CapacityType, r.Launch.InstanceType,
+			cmp.Or(r.Launch.Zone, "unknown"), r.Launch.PricePerHour), ", /h"), // some have no price
+		fmt.Sprintf("lived %s for %s", r.End.Lived, cmp.Or(r.End.Cost, "an unknown price")),
 	}
 	for _, fact := range []struct {
 		text  string

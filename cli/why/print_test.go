@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/cli/explain"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 )
@@ -92,6 +93,11 @@ func TestHostileOutput(t *testing.T) {
 		Node: hostile, Summary: hostile, Blocking: []string{hostile}, Facts: []string{hostile}, Missing: []string{hostile},
 		Methods: []explain.MethodAnswer{{Name: hostile, Reason: hostile}},
 	}
+	gone := &v1alpha1.NodeRecord{
+		Launch: v1alpha1.NodeLaunch{Node: hostile, For: hostile, CapacityType: hostile, InstanceType: hostile, Zone: hostile, Refused: []v1alpha1.RecordText{hostile}},
+		End:    &v1alpha1.NodeEnd{Because: hostile, Lived: hostile, Cost: hostile, LaunchedAfter: hostile, RegisteredAfter: hostile, InitializedAfter: hostile},
+	}
 	printertest.Harmless(t, "why pod", func(out io.Writer) error { printPodAnswer(out, podAnswer); return nil })
 	printertest.Harmless(t, "why node", func(out io.Writer) error { printNodeAnswer(out, nodeAnswer); return nil })
+	printertest.Harmless(t, "why node (gone)", func(out io.Writer) error { printGone(out, gone); return nil })
 }
