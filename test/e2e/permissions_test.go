@@ -149,6 +149,9 @@ var exceptions = []audit.Exception{{
 	Identity: karpenterGuestIdentity, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"},
 	Reason: "read as soon as a pod has an affinity across namespaces; no test's has",
 }, {
+	Identity: karpenterGuestIdentity, Group: v1alpha1.Group, Resources: []string{"noderecords"}, Verbs: []string{"delete"},
+	Reason: "a record is a week old then, or one of more than a thousand",
+}, {
 	Identity: karpenterGuestIdentity, Resources: []string{"pods"}, Verbs: []string{"delete"}, Sometimes: true,
 	Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no test's does for sure",
 },

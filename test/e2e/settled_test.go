@@ -150,9 +150,10 @@ func (i inventory) differences(want inventory) []string {
 	return all
 }
 
-// staysInGuest is what turning AutoNode off leaves there: the admin's NodePools, and the definitions that hold them.
+// staysInGuest is what turning AutoNode off leaves there: the admin's NodePools, the records of nodes, and the definitions that hold them.
 func staysInGuest(object string) bool {
 	return strings.HasPrefix(object, "guest NodePool ") || strings.HasPrefix(object, "guest CustomResourceDefinition ") ||
+		strings.HasPrefix(object, "guest NodeRecord ") ||
 		strings.HasPrefix(object, "guest APIService ")
 }
 
@@ -222,7 +223,7 @@ func (c *cluster) waitSettled(t *testing.T, release string, want inventory) {
 func ofNodes(object string) bool {
 	kind := strings.Fields(object)[1]
 	switch kind {
-	case "Machine", "KwokMachine", "KubeadmConfig", bootstrapData, "Node", "NodeClaim", "NodePool", "CSINode":
+	case "Machine", "KwokMachine", "KubeadmConfig", bootstrapData, "Node", "NodeClaim", "NodePool", "CSINode", "NodeRecord":
 		return true
 	}
 	return slices.Contains(dependent, kind) || ofTest(object)

@@ -295,7 +295,7 @@ func deletesMachine(request *http.Request) bool {
 var (
 	controllers = map[string]string{
 		"versions.Tracker": "guest.version", "Upgrade": "nodeupgrade", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
-		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration",
+		"nodeclaim.New": "nodeclaim.machine", "k.records": "noderecord", "registration.New": "node.registration",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection",
 		"wanted.New": "capacitylease.wanted", "nodepool.New": "nodepool.undeclared", "Vacancies": "nodepool.vacancies",
 	}

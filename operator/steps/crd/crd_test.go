@@ -31,6 +31,7 @@ func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 
 var names = []string{
 	"clusterapinodeclasses.karpenter.cluster.x-k8s.io", "nodeclaims.karpenter.sh", "nodeoverlays.karpenter.sh", "nodepools.karpenter.sh",
+	"noderecords.karpenter.cluster.x-k8s.io",
 }
 
 func TestDefinitions(t *testing.T) {
