@@ -65,12 +65,8 @@ func TestTimeline(t *testing.T) {
 			records: records, sums: "3 launched, 2 gone, 1.88: web-3-1a2b3c4d web-1-1a2b3c4d gpu-2-1a2b3c4d",
 			want: []string{"12:00 web-1" + came + ", $0.083/h", "12:00 gpu-2" + came + ", $0.083/h", web1, web3, gpu2},
 		},
-		"When a launch is older than --since, it should have the end alone": {
-			records: records, after: noon.Add(65 * time.Minute), sums: "1 launched, 1 gone, 1.80: web-3-1a2b3c4d gpu-2-1a2b3c4d", want: []string{web3, gpu2},
-		},
-		"When a NodePool is named, it should have its nodes alone": {
-			records: records, nodePool: "gpu", sums: "1 launched, 1 gone, 1.80: gpu-2-1a2b3c4d", want: []string{"12:00 gpu-2" + came + ", $0.083/h", gpu2},
-		},
+		"When a launch is older than --since, it should have the end alone": {records: records, after: noon.Add(65 * time.Minute), sums: "1 launched, 1 gone, 1.80: web-3-1a2b3c4d gpu-2-1a2b3c4d", want: []string{web3, gpu2}},
+		"When a NodePool is named, it should have its nodes alone":          {records: records, nodePool: "gpu", sums: "1 launched, 1 gone, 1.80: gpu-2-1a2b3c4d", want: []string{"12:00 gpu-2" + came + ", $0.083/h", gpu2}},
 		"When a node has no price or a malformed cost, it should leave it out of the sum": {
 			records: []v1alpha1.NodeRecord{*unpriced, *malformed}, sums: "2 launched, 2 gone, 0.00: a-1a2b3c4d b-1a2b3c4d",
 			want: []string{"12:00 a" + came, "12:00 b" + came + ", $0.083/h", "12:05 a gone after 5m, no price: Deleted: by a request", "12:06 b gone after 6m, much: Unknown: edited"},

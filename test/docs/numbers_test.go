@@ -24,7 +24,6 @@ import (
 // the folder and name of the constant.
 var numbers = []struct{ page, text, folder, name string }{
 	{"internals/architecture.md", `It waits (two seconds) for`, "karpenter/providers/machine", "hiccupLimit"},
-	{"internals/architecture.md", `a token that lives (eight hours)`, "operator/steps/access", "DefaultTokenLifetime"},
 	{"platform/bootstrap.md", `a margin of (five minutes)`, "karpenter/providers/machine", "joinMargin"},
 	{"platform/bootstrap.md", `(50 minutes), the longest`, "karpenter/providers/bootstraptoken", "MaxLifetime"},
 	{"cluster-admins/disruption.md", `isn't initialized (15 minutes) after it registered`, "karpenter/controllers/unneeded", "initialization"},
