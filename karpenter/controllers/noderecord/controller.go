@@ -279,6 +279,8 @@ func (c *Controller) Deleted(claim *karpv1.NodeClaim) {
 	if pods, err := nodeutils.ReschedulablePods(ctx, c.Guest, claim.Status.NodeName); err == nil && len(pods) > 0 && node.UID != "" {
 		why.Drain = text(count(len(pods), "pod"))
 	}
+	known, _ := c.causes.Load(claim.UID)
+	noted, _ := known.(v1alpha1.NodeEnd)
 	running, _, _ := c.Cluster.NodePoolState.GetNodeCount(pool.Name)
 	commands := slices.DeleteFunc(c.Queue().GetCommands(), func(command *disruption.Command) bool {
 		return !slices.ContainsFunc(command.Candidates, func(c *disruption.Candidate) bool { return c.NodeClaim.UID == claim.UID })
@@ -286,6 +288,8 @@ func (c *Controller) Deleted(claim *karpv1.NodeClaim) {
 	switch {
 	case len(commands) > 0:
 		why.Reason, why.Because = reasonOf(string(commands[0].Reason()), claim), describe(commands[0], claim)
+	case noted.Reason == "LaunchFailed" && since(claim, karpv1.ConditionTypeRegistered).IsZero(): // its deadline has passed
+		why.Reason, why.Because = noted.Reason, noted.Because
 	case err != nil || node.DeletionTimestamp != nil || expired(claim, c.Clock.Now()): // causeOf decides
 	case pool.Spec.Replicas != nil && int64(running) > *pool.Spec.Replicas:
 		why.Reason, why.Because = "ScaledDown", fmt.Sprintf("NodePool %s has %d replicas", pool.Name, *pool.Spec.Replicas)

@@ -316,6 +316,11 @@ func TestEnd(t *testing.T) {
 			f.claim.Status.NodeName = "nowhere"
 			f.Deleted(f.claim)
 		}, "Interrupted: Karpenter found no machine, or no healthy node of it"},
+		"When core deletes it for a deadline that has passed, it should repeat the event": {func(f *fixture) {
+			f.claim.Status.NodeName = "nowhere"
+			f.Note(f.claim, "LaunchFailed", "no registered node within 1m0s")
+			f.Deleted(f.claim)
+		}, "LaunchFailed: no registered node within 1m0s"},
 		"When one of our controllers deletes it, it should repeat the event": {func(f *fixture) { f.Note(f.claim, "LaunchFailed", "no capacity for c4") }, "LaunchFailed: no capacity for c4"},
 		"When a slow launch joined and was deleted later, it shouldn't count as failed": {func(f *fixture) {
 			f.Note(f.claim, "LaunchFailed", "no provider ID yet")
