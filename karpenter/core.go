@@ -107,6 +107,7 @@ func newCore(
 	k.state = state.NewCluster(guest.Clock, guest.GetClient(), k.cloudProvider, state.WithRepairPolicyMatcher(repairs))
 	k.static.Cluster = k.state
 	queue := func() *disruption.Queue { return k.queue }
+	terminated := methods.Terminated(queue, guest.EventRecorder, p.Vacancies.Hold)
 	k.records = noderecord.New(noderecord.Config{
 		Guest: guest.GetClient(), Cluster: k.state, Queue: queue, Unavailable: p.Unavailable, Clock: guest.Clock,
 	})
@@ -115,7 +116,7 @@ func newCore(
 		Created: k.static.Created, Written: k.writes.Note,
 		Deleted: func(nodeClaim *karpv1.NodeClaim) {
 			k.records.Deleted(nodeClaim)
-			methods.Terminated(queue, guest.EventRecorder, p.Vacancies.Hold)(nodeClaim)
+			terminated(nodeClaim)
 		},
 	})
 	p.Machines.IsReplacement = func(nodeClaim string) bool { return isReplacement(k.queue, nodeClaim) }

@@ -120,7 +120,7 @@ func NewProviders(
 		return nil, fmt.Errorf("following the node images: %w", err)
 	}
 	next := func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
-		return p.Versions.For(p.Upgrade.Launch(nil).Version).Resolve(nodeClass, tmpl)
+		return p.Versions.ResolveFor(p.Upgrade.Launch(nil).Version, nodeClass, tmpl)
 	}
 	p.InstanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
@@ -151,9 +151,7 @@ func NewProviders(
 		ManagementLive: management.GetAPIReader(),
 		Profiles:       p.Profiles,
 		Release:        p.Upgrade.Launch,
-		Version: func(payload string, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
-			return p.Versions.For(payload).Resolve(nodeClass, tmpl)
-		},
+		Version:        p.Versions.ResolveFor,
 		Drift: drift.New(drift.Config{
 			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: opts.Parsed.Upgrades,
 			Rollout: opts.RolloutID, Clock: guest.Clock,

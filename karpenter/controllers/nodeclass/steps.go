@@ -186,7 +186,7 @@ var versionReasons = map[version.Outcome]string{
 // setVersion sets VersionReady: the nodes' version is known and supported by the API server.
 func (c Config) setVersion(nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet) {
 	const condition = v1alpha1.ConditionVersionReady
-	resolved, _ := c.Version.For(c.Upgrade.Launch(nil).Version).Resolve(nodeClass, nil)
+	resolved, _ := c.Version.ResolveFor(c.Upgrade.Launch(nil).Version, nodeClass, nil)
 	nodeClass.Status.Version = resolved.Version
 	switch resolved.Outcome {
 	case version.Desired:

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/singleton"
+	"github.com/dustin/go-humanize/english"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
@@ -203,7 +204,8 @@ func (c *Controller) launchedFor(ctx context.Context, claim *karpv1.NodeClaim) v
 		pod := &corev1.Pod{}
 		if c.Guest.Get(ctx, key, pod, client.UnsafeDisableDeepCopy) == nil { // no cache has virtual pods
 			pods++
-			owners[ownerOf(pod)]++
+			_, owner := nodeupgrade.OwnerOf(pod)
+			owners[pod.Namespace+"/"+owner]++
 		}
 	}
 	names := slices.SortedFunc(maps.Keys(owners), func(a, b string) int { return cmp.Or(owners[b]-owners[a], strings.Compare(a, b)) })
@@ -212,21 +214,13 @@ func (c *Controller) launchedFor(ctx context.Context, claim *karpv1.NodeClaim) v
 	case err == nil && pool.Spec.Replicas != nil:
 		return "static"
 	case len(names) > maxOwners:
-		return text(fmt.Sprintf("%s, %s and %s", count(pods, "pod"), named, count(len(names)-maxOwners, "more owner")))
+		return text(fmt.Sprintf("%s, %s and %s", english.Plural(pods, "pod", ""), named, english.Plural(len(names)-maxOwners, "more owner", "")))
 	case pods > 0:
-		return text(count(pods, "pod") + ", " + named)
+		return text(english.Plural(pods, "pod", "") + ", " + named)
 	case len(keys) > 0:
 		return "capacity buffer"
 	}
 	return "adopted"
-}
-
-// ownerOf names the controller of a pod, the Deployment above a ReplicaSet, or the pod itself.
-func ownerOf(pod *corev1.Pod) string {
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		return pod.Namespace + "/" + strings.TrimSuffix(owner.Name, "-"+cmp.Or(pod.Labels["pod-template-hash"], "none"))
-	}
-	return pod.Namespace + "/" + pod.Name
 }
 
 // render returns the record of a NodeClaim, which ended at that time unless it is zero.
@@ -277,7 +271,7 @@ func (c *Controller) Deleted(claim *karpv1.NodeClaim) {
 	ctx, why, node, pool := context.Background(), v1alpha1.NodeEnd{}, &corev1.Node{}, &karpv1.NodePool{}
 	err := errors.Join(c.read(ctx, claim.Status.NodeName, node), c.read(ctx, claim.Labels[karpv1.NodePoolLabelKey], pool))
 	if pods, err := nodeutils.ReschedulablePods(ctx, c.Guest, claim.Status.NodeName); err == nil && len(pods) > 0 && node.UID != "" {
-		why.Drain = text(count(len(pods), "pod"))
+		why.Drain = text(english.Plural(len(pods), "pod", ""))
 	}
 	known, _ := c.causes.Load(claim.UID)
 	noted, _ := known.(v1alpha1.NodeEnd)
@@ -336,7 +330,7 @@ func reasonOf(decision string, claim *karpv1.NodeClaim) string {
 }
 
 func describe(command *disruption.Command, claim *karpv1.NodeClaim) string {
-	details := fmt.Sprintf("%s became %d", count(len(command.Candidates), "node"), len(command.Replacements))
+	details := fmt.Sprintf("%s became %d", english.Plural(len(command.Candidates), "node", ""), len(command.Replacements))
 	if d := claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); d.IsTrue() && command.Reason() == karpv1.DisruptionReasonDrifted {
 		details = d.Reason + ", " + details
 	}
@@ -365,6 +359,3 @@ func nameOf(c *karpv1.NodeClaim) string {
 func day(t time.Time) string            { return t.UTC().Format(time.DateOnly) }
 func timeOf(t time.Time) *scalar.Time   { return new(scalar.NewTime(t).Stored()) }
 func text(s string) v1alpha1.RecordText { return v1alpha1.RecordText(message.Cut(s, maxText)) }
-func count(n int, thing string) string {
-	return fmt.Sprintf("%d %s%s", n, thing, map[bool]string{true: "s"}[n != 1])
-}

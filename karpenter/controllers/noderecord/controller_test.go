@@ -299,7 +299,7 @@ func TestEnd(t *testing.T) {
 		prepare func(*fixture)
 		want    string
 	}{
-		"When nobody has said why, it should point to the audit log": {func(*fixture) {}, "Deleted: by a request; see the API server's audit log"},
+		"When no controller gave a reason, it should point to the audit log": {func(*fixture) {}, "Deleted: by a request; see the API server's audit log"},
 		"When it has expired, it should say so": {
 			func(f *fixture) { f.expireAfter = karpv1.MustParseNillableDuration("0s") }, "Expired: expireAfter 0s passed",
 		},

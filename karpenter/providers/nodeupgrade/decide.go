@@ -49,15 +49,23 @@ func (n *nodes) add(claim *karpv1.NodeClaim, ready bool) {
 	}
 }
 
+// OwnerOf returns the kind and the name of a pod's controller, the Deployment above a ReplicaSet. A bare pod has its own name and no kind.
+func OwnerOf(pod *corev1.Pod) (kind, name string) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return "", pod.Name
+	}
+	if deployment, ok := strings.CutSuffix(owner.Name, "-"+pod.Labels["pod-template-hash"]); ok && owner.Kind == "ReplicaSet" {
+		return "Deployment", deployment
+	}
+	return owner.Kind, owner.Name
+}
+
 // addPod counts a pod, unless it is finished, terminating, bare or young.
 func (n *nodes) addPod(pod *corev1.Pod, upgraded bool, now time.Time) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || pod.DeletionTimestamp != nil || podutils.IsTerminal(pod) || now.Sub(pod.CreationTimestamp.Time) < minPodAge {
+	kind, name := OwnerOf(pod)
+	if kind == "" || pod.DeletionTimestamp != nil || podutils.IsTerminal(pod) || now.Sub(pod.CreationTimestamp.Time) < minPodAge {
 		return
-	}
-	kind, name := owner.Kind, owner.Name
-	if deployment, ok := strings.CutSuffix(name, "-"+pod.Labels["pod-template-hash"]); ok && kind == "ReplicaSet" {
-		kind, name = "Deployment", deployment
 	}
 	key := fmt.Sprintf("%s %s/%s", kind, pod.Namespace, name)
 	w := n.workloads[key]

@@ -79,17 +79,17 @@ func (u *Upgrade) OnChange(f func()) { u.observers.Add(f) }
 // load reads the plan if it has changed. Only the operator writes it.
 func (u *Upgrade) load(ctx context.Context) {
 	raw, err := filewatch.Read(u.Path, maxFileSize)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err == nil && bytes.Equal(raw, u.raw) {
+		return
+	}
 	plan := upgradeplan.Plan{}
 	if err == nil && len(raw) > 0 {
 		err = json.Unmarshal(raw, &plan)
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "reading the plan of an upgrade; keeping the previous one", "file", u.Path)
-		return
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if bytes.Equal(raw, u.raw) {
 		return
 	}
 	own := strings.TrimPrefix(u.Version, "v")
@@ -140,12 +140,15 @@ func (u *Upgrade) missing() int {
 
 // Counts reports whether a NodeClaim has drifted from the payload, and neither its node class nor a MachineDeployment pins its version.
 func (u *Upgrade) Counts(nodeClaim *karpv1.NodeClaim) bool {
-	ctx, class := context.Background(), &v1alpha1.ClusterAPINodeClass{}
-	if m, err := u.Machines.ForNodeClaim(ctx, nodeClaim.UID); !IsUpgrade(nodeClaim) || err == nil && drift.IsDeployed(m) {
+	if !IsUpgrade(nodeClaim) {
 		return false
 	}
-	ref := nodeClaim.Spec.NodeClassRef
-	return ref == nil || u.Guest.Get(ctx, client.ObjectKey{Name: ref.Name}, class) != nil || class.Spec.Version == ""
+	ctx, ref, class := context.Background(), nodeClaim.Spec.NodeClassRef, &v1alpha1.ClusterAPINodeClass{}
+	if m, err := u.Machines.ForNodeClaim(ctx, nodeClaim.UID); err == nil && drift.IsDeployed(m) {
+		return false
+	}
+	known := ref != nil && u.Guest.Get(ctx, client.ObjectKey{Name: ref.Name}, class, client.UnsafeDisableDeepCopy) == nil
+	return !known || class.Spec.Version == ""
 }
 
 // IsUpgrade reports whether a NodeClaim has drifted from its version or image.

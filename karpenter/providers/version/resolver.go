@@ -16,17 +16,17 @@ type Resolver struct {
 	Payload string
 }
 
-// For returns a resolver for another payload's node version; the same for an empty one.
-func (r Resolver) For(payload string) Resolver {
-	r.Payload = cmp.Or(payload, r.Payload)
-	return r
-}
-
 // TooOld reports whether the API server is known not to support nodes of a version any more.
 func (r Resolver) TooOld(payload string) bool {
 	server, _ := r.Tracker.Server()
 	v, err := parse(payload)
 	return server != nil && err == nil && tooOld(v, core(*server))
+}
+
+// ResolveFor resolves the version as Resolve does, with another payload's node version; the desired payload's for an empty one.
+func (r Resolver) ResolveFor(payload string, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (Result, bool) {
+	r.Payload = cmp.Or(payload, r.Payload)
+	return r.Resolve(nodeClass, tmpl)
 }
 
 // Resolve returns the version of a node class's nodes, or of one template's nodes, and whether the API server answered

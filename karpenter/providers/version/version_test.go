@@ -115,7 +115,7 @@ func TestResolver(t *testing.T) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for payload, want := range map[string]string{"": "1.36.2", "1.36.1": "1.36.1"} {
 		t.Run("When another payload's version is "+payload+", it should resolve that, or its own for none", func(t *testing.T) {
-			got, _ := r.For(payload).Resolve(&v1alpha1.ClusterAPINodeClass{}, nil)
+			got, _ := r.ResolveFor(payload, &v1alpha1.ClusterAPINodeClass{}, nil)
 			NewWithT(t).Expect(got.Version).To(Equal(want))
 			NewWithT(t).Expect(r.Payload).To(Equal("1.36.2"))
 		})

@@ -192,8 +192,7 @@ func (n *NodeUpgrade) input(s *scope.Scope, wanted, current string) (input, erro
 	case v1beta1.NodeUpgradeManual:
 		in.policy = upgrade.Policy
 		in.approved = hostedCluster.Annotations[v1beta1.ApproveNodeVersionAnnotation]
-		in.approve = fmt.Sprintf("kubectl annotate --overwrite -n %s hostedcluster %s %s=", hostedCluster.Namespace, hostedCluster.Name,
-			v1beta1.ApproveNodeVersionAnnotation)
+		in.approve = annotate(hostedCluster, v1beta1.ApproveNodeVersionAnnotation)
 	case v1beta1.NodeUpgradeMaintenanceWindow:
 		window, err := Window(upgrade)
 		if err != nil {
@@ -202,6 +201,11 @@ func (n *NodeUpgrade) input(s *scope.Scope, wanted, current string) (input, erro
 		in.policy, in.spec, in.window = upgrade.Policy, upgrade.MaintenanceWindow, window
 	}
 	return in, nil
+}
+
+// annotate is the command that annotates a HostedCluster, up to the annotation's value.
+func annotate(hostedCluster *v1beta1.HostedCluster, annotation string) string {
+	return fmt.Sprintf("kubectl annotate --overwrite -n %s hostedcluster %s %s=", hostedCluster.Namespace, hostedCluster.Name, annotation)
 }
 
 // Window parses the window of the policy MaintenanceWindow; nil for the others. Errors name the field.

@@ -4,7 +4,6 @@ package nodeupgrade
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -47,8 +46,7 @@ func prove(ctx context.Context, s *scope.Scope, in input) error {
 	}
 	s.NodeUpgrade.Progress = plan.Status
 	if len(plan.Status.FailedNodes) > 0 && !plan.Resumed {
-		s.NodeUpgrade.Resume = fmt.Sprintf("kubectl annotate --overwrite -n %s hostedcluster %s %s=%s", s.HostedCluster.Namespace,
-			s.HostedCluster.Name, v1beta1.ResumeNodeUpgradeAnnotation, s.Release.Version)
+		s.NodeUpgrade.Resume = annotate(s.HostedCluster, v1beta1.ResumeNodeUpgradeAnnotation) + s.Release.Version
 	}
 	return nil
 }
