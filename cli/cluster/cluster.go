@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -168,6 +169,21 @@ func (f *Flags) Client() (client.Client, error) {
 	}
 	_, c, err := f.Connect(scheme)
 	return c, err
+}
+
+// List lists a kind of AutoNode's in a guest. Errors name the missing kind, and what was being listed.
+func (f *Flags) List(ctx context.Context, list client.ObjectList, kind, what string) error {
+	guest, err := f.Client()
+	if err != nil {
+		return err
+	}
+	if err := guest.List(ctx, list); meta.IsNoMatchError(err) {
+		return fmt.Errorf("this cluster has no %s, so AutoNode isn't on for it; choose another with --context or --kubeconfig, or ask the "+
+			"platform team to set spec.autoNode", kind)
+	} else if err != nil {
+		return fmt.Errorf("listing %s: %w", what, err)
+	}
+	return nil
 }
 
 // Connect returns the configuration of the cluster, and a client with a scheme.

@@ -6,7 +6,6 @@ package history
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/duration"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -68,16 +66,9 @@ type Event struct {
 
 // Run prints the timeline.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
-	guest, err := o.Cluster.Client()
-	if err != nil {
-		return err
-	}
 	list := &v1alpha1.NodeRecordList{}
-	if err := guest.List(ctx, list); meta.IsNoMatchError(err) {
-		return errors.New("this cluster has no NodeRecords, so AutoNode isn't on for it; choose another with --context or --kubeconfig, or ask " +
-			"the platform team to set spec.autoNode")
-	} else if err != nil {
-		return fmt.Errorf("listing NodeRecords: %w", err)
+	if err := o.Cluster.List(ctx, list, "NodeRecords", "NodeRecords"); err != nil {
+		return err
 	}
 	events, names, launched, gone, cost := o.timeline(list.Items, time.Now().Add(-o.Since))
 	return printer.Print(streams.Out, o.Output, struct {

@@ -16,7 +16,6 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/cli/cluster"
@@ -64,16 +63,9 @@ and catalog entries that each selects. A NodePool's requirements restrict them f
 
 // Run prints the offerings.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
-	guest, err := o.Cluster.Client()
-	if err != nil {
-		return err
-	}
 	list := &v1alpha1.ClusterAPINodeClassList{}
-	if err := guest.List(ctx, list); meta.IsNoMatchError(err) {
-		return errors.New("this cluster has no ClusterAPINodeClasses, so AutoNode isn't on for it; choose another with --context or " +
-			"--kubeconfig, or ask the platform team to set spec.autoNode")
-	} else if err != nil {
-		return fmt.Errorf("listing node classes: %w", err)
+	if err := o.Cluster.List(ctx, list, "ClusterAPINodeClasses", "node classes"); err != nil {
+		return err
 	}
 	return o.print(streams.Out, list.Items)
 }

@@ -18,8 +18,7 @@ import (
 // gone returns the newest NodeRecord of a node that is gone, named directly or by its NodeClaim; nil if there is none, or none can be read.
 func (o *NodeOptions) gone(ctx context.Context) *v1alpha1.NodeRecord {
 	records := &v1alpha1.NodeRecordList{}
-	guest, err := o.Guest.Client()
-	if err != nil || guest.List(ctx, records) != nil {
+	if o.Guest.List(ctx, records, "NodeRecords", "NodeRecords") != nil {
 		return nil
 	}
 	all := slices.DeleteFunc(records.Items, func(r v1alpha1.NodeRecord) bool {
