@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/cli/nodes"
 	"github.com/autonode-io/autonode/cli/offerings"
 	"github.com/autonode-io/autonode/cli/release"
+	"github.com/autonode-io/autonode/cli/sleep"
 	"github.com/autonode-io/autonode/cli/templates"
 	"github.com/autonode-io/autonode/cli/why"
 	"github.com/autonode-io/autonode/cmd/about"
@@ -56,6 +57,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
 			install.NewCommand(operatorImage, operator), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
+		{cobra.Group{ID: "sleep", Title: "Put clusters to sleep:"}, sleep.NewCommands()},
 		{cobra.Group{ID: "look", Title: "Inspect clusters:"}, []*cobra.Command{
 			check.NewCommand(),
 			cost.NewCommand(),

@@ -38,6 +38,7 @@ func life(t *testing.T, host string) {
 	t.Run("When it is paused, it should scale Karpenter to zero, change nothing else, and resume when the time has come", func(t *testing.T) { pauses(t, host) })
 	t.Run("When an input went missing during a pause, it should let run what ran before", func(t *testing.T) { resumesWithout(t, host) })
 	t.Run("When Cluster API is paused, it should be paused for as long", pausesWithClusterAPI)
+	t.Run("When it sleeps, it should apply a payload without a replica, and wake whatever is missing", func(t *testing.T) { sleeps(t, host) })
 	t.Run("When the rollout is complete, it should complete the update, unless the guest's API server is older", func(t *testing.T) { completesRollout(t, host) })
 	t.Run("When the HostedCluster is deleted during a pause, it should hold the drain, and let Karpenter drain after it", deletesPaused)
 	t.Run("When nothing of it is left, it should let the HostedCluster go", ends)

@@ -67,6 +67,7 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/references"
 	"github.com/autonode-io/autonode/operator/steps/release"
 	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
+	"github.com/autonode-io/autonode/operator/steps/sleep"
 	"github.com/autonode-io/autonode/operator/steps/status"
 	"github.com/autonode-io/autonode/operator/steps/teardown"
 	"github.com/autonode-io/autonode/payload"
@@ -317,6 +318,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		return fmt.Errorf("adding the metrics: %w", err)
 	}
 
+	drain := teardown.New(teardown.Config{
+		Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
+	})
 	_, err = hostedcluster.New(ctx, hostedcluster.Config{
 		Manager:  mgr,
 		Recorder: recorder,
@@ -334,12 +338,11 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 			{Step: crd.New(crd.Config{Apply: applier}), Modes: scope.On},
 			{Step: tokens, Modes: scope.On | scope.Upkeep, RunWhenBlocked: karpenterRuns}, // a token expires whatever else is waited for
 			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions}), Modes: scope.On},
+			{Step: sleep.New(drain), Modes: scope.On, RunWhenBlocked: always},
 			{Step: karpenter, Modes: scope.On | scope.Upkeep},
 			{Step: karpenter.Replicas(), Modes: scope.On | scope.Upkeep | scope.Paused, RunWhenBlocked: karpenterRuns},
 			{Step: nodeclass.New(nodeclass.Config{Apply: applier, Guest: connections.Guest}), Modes: scope.On | scope.Paused},
-			{Step: teardown.New(teardown.Config{
-				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
-			}), Modes: scope.Draining, RunWhenBlocked: always},
+			{Step: drain, Modes: scope.Draining, RunWhenBlocked: always},
 			{Step: status.New(status.Config{Versions: versions, ApprovedByOthers: requests.ApprovedByOthers}), Modes: scope.On | scope.Draining},
 		},
 		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), ownership.Source(), requests.Source()},

@@ -2,6 +2,8 @@
 
 package v1beta1
 
+import "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+
 // Ready summarizes the other conditions for tools that know no other one: kubectl wait, Flux, Argo CD. It has the reason and the message of
 // the condition that decides it, and no event of its own. A HostedCluster is ready when AutoNode is off, or enabled, lacks no input, and
 // its default node class is ready; nodes may still be outdated: NodesUpToDate. A ControlPlaneComponent is ready when it is Available and
@@ -53,6 +55,9 @@ const (
 	AsExpectedReason = "AsExpected"
 	// PausedReason: Karpenter is scaled to zero; nodes and pods keep running. Remove spec.pausedUntil, or the Cluster's pause, to resume.
 	PausedReason = "Paused"
+	// AsleepReason: no node of Karpenter's is left, and Karpenter has no replica, until spec.autoNode.sleep or an annotation ends the sleep.
+	// The message has the time. Wake the cluster with `autonode wake`.
+	AsleepReason = v1alpha1.AsleepReason
 )
 
 // Reasons of ValidConfiguration.
@@ -135,6 +140,9 @@ const (
 const (
 	// GuestConnectingReason: the operator is connecting. If this persists, check the control plane's pods.
 	GuestConnectingReason = "Connecting"
+	// ControlPlaneAsleepReason, with status Unknown: the Cluster's control plane is to have no replicas, so it has no API server. Machines
+	// stay as they are; the message counts them. Scale the control plane up.
+	ControlPlaneAsleepReason = "ControlPlaneAsleep"
 	// GuestAddressForbiddenReason: the platform doesn't let the operator connect to the API server's address; see the operator's
 	// --guest-networks.
 	GuestAddressForbiddenReason = "AddressForbidden"
@@ -171,6 +179,8 @@ const (
 	AutoNodeNotConfiguredReason = "AutoNodeNotConfigured"
 	// AutoNodeDrainingReason: AutoNode was turned off and its nodes are draining; the message names the obstacles.
 	AutoNodeDrainingReason = "AutoNodeDraining"
+	// FallingAsleepReason: nodes are being removed because the cluster is to sleep; the message names the obstacles.
+	FallingAsleepReason = "FallingAsleep"
 	// AutoNodeDrainStoppedReason: the nodes didn't drain in time and spec.nodeDrain.onTimeout is Stop, so nothing is forced. Remove
 	// what blocks the drain, which the message names, raise spec.nodeDrain.timeout, or set onTimeout to Force.
 	AutoNodeDrainStoppedReason = "AutoNodeDrainStopped"

@@ -227,6 +227,10 @@ type AutoNode struct {
 	// +optional
 	NodeUpgrade *NodeUpgrade `json:"nodeUpgrade,omitempty"`
 
+	// sleep removes Karpenter's nodes while nobody needs them, such as at night.
+	// +optional
+	Sleep *Sleep `json:"sleep,omitempty"`
+
 	// certificateApproval decides which kubelets' certificate requests the operator approves. It has an effect where AutoNode runs on Cluster
 	// API.
 	// +optional
@@ -426,6 +430,10 @@ const (
 	AutoNodeStatePaused AutoNodeState = "Paused"
 	// AutoNodeStateDraining: AutoNode was turned off and its nodes are being removed.
 	AutoNodeStateDraining AutoNodeState = "Draining"
+	// AutoNodeStateFallingAsleep: nodes are being removed because the cluster is to sleep.
+	AutoNodeStateFallingAsleep AutoNodeState = "FallingAsleep"
+	// AutoNodeStateAsleep: no node is left, and Karpenter has no replica until the cluster wakes.
+	AutoNodeStateAsleep AutoNodeState = "Asleep"
 )
 
 // AutoNodeStatus reports the state of AutoNode and its nodes in a hosted cluster.
@@ -474,6 +482,9 @@ type AutoNodeStatus struct {
 	// +listType=map
 	// +listMapKey=version
 	NodeVersions []NodeVersion `json:"nodeVersions,omitempty"`
+	// sleep is present while the cluster falls asleep or is asleep.
+	// +optional
+	Sleep *SleepStatus `json:"sleep,omitempty"`
 }
 
 // NodeVersion counts the nodes of one version.

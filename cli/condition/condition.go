@@ -24,7 +24,7 @@ var expected = map[string]bool{
 	v1beta1.AutoNodeDrainingReason:  true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true,
 	v1beta1.NodeUpgradeHeldReason:   true,
 	v1beta1.UpgradeProvingReason:    true,
-	v1beta1.ControlPlaneOlderReason: true,
+	v1beta1.ControlPlaneOlderReason: true, v1beta1.AsleepReason: true,
 }
 
 // WrongOfHostedCluster returns the HostedCluster's conditions with which something is wrong, in the order in which they wait for each

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/internal/message"
@@ -49,6 +50,13 @@ func NotReady(cluster *clusterv1.Cluster) string {
 // Provisioned reports whether the infrastructure was ready once. It stays so.
 func Provisioned(cluster *clusterv1.Cluster) bool {
 	return cluster.Status.Initialization.InfrastructureProvisioned != nil && *cluster.Status.Initialization.InfrastructureProvisioned
+}
+
+// ControlPlaneAsleep reports whether a control plane that was initialized is to have no replicas, as Kamaji's while it sleeps. The Cluster
+// may be nil.
+func ControlPlaneAsleep(cluster *clusterv1.Cluster) bool {
+	return cluster != nil && ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) &&
+		cluster.Status.ControlPlane != nil && ptr.Deref(cluster.Status.ControlPlane.DesiredReplicas, 1) == 0
 }
 
 func current(cluster *clusterv1.Cluster) (reason, text string, found bool) {

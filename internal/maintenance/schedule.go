@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maintenance computes when a maintenance window is open. The operator decides by it which version nodes get, Karpenter when it may
-// replace nodes because of that version.
+// Package maintenance computes when a maintenance window is open, and when a cluster sleeps. The operator decides by windows which version
+// nodes get, Karpenter when it may replace nodes because of that version.
 package maintenance
 
 import (
@@ -29,20 +29,28 @@ type Schedule struct {
 // Parse validates the window. An error starts with the name of the field. A program that runs from an image without time zones imports
 // time/tzdata.
 func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
-	location, err := time.LoadLocation(window.TimeZone)
-	if err != nil || location == time.Local {
-		return nil, fmt.Errorf("timeZone: %q isn't a time zone such as Europe/Zurich", window.TimeZone)
-	}
-	schedule, err := cron.ParseStandard("CRON_TZ=UTC " + window.Schedule)
-	if err != nil {
-		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w",
-			window.Schedule, err)
-	}
-	if window.Duration.Malformed != "" {
+	schedule, location, err := parse("schedule", window.Schedule, window.TimeZone)
+	switch {
+	case err != nil:
+		return nil, err
+	case window.Duration.Malformed != "":
 		return nil, fmt.Errorf("duration: %q isn't one such as 4h", message.Cut(window.Duration.Malformed, maxMalformed))
-	}
-	if window.Duration.Duration <= 0 {
+	case window.Duration.Duration <= 0:
 		return nil, errors.New("duration: it has to be positive")
+	}
+	return &Schedule{schedule: schedule, duration: window.Duration.Duration, location: location}, nil
+}
+
+// parse reads a field in cron syntax, and the time zone that it is in.
+func parse(field, expression, timeZone string) (cron.Schedule, *time.Location, error) {
+	location, err := time.LoadLocation(timeZone)
+	if err != nil || location == time.Local {
+		return nil, nil, fmt.Errorf("timeZone: %q isn't a time zone such as Europe/Zurich", timeZone)
+	}
+	schedule, err := cron.ParseStandard("CRON_TZ=UTC " + expression)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w",
+			field, expression, err)
 	}
 	if spec, ok := schedule.(*cron.SpecSchedule); ok && spec.Hour>>63 != 0 { // *
 		spec.Location = location
@@ -50,9 +58,9 @@ func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
 		schedule = local{schedule, location}
 	}
 	if schedule.Next(time.Now()).IsZero() {
-		return nil, fmt.Errorf("schedule: %q names a time that never comes", window.Schedule)
+		return nil, nil, fmt.Errorf("%s: %q names a time that never comes", field, expression)
 	}
-	return &Schedule{schedule: schedule, duration: window.Duration.Duration, location: location}, nil
+	return schedule, location, nil
 }
 
 // local is a schedule in UTC that is taken for a time zone's clock. A time that the clock skips is the first instant after; of a time that

@@ -113,12 +113,11 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 	ready := nodeClass.StatusConditions().Get(status.ConditionReady)
 	unallowed := machine.Unallowed(nodeClass.Spec.BootstrapPatches, c.AllowedPatches)
 	outOfBounds := c.KubeletBounds.Problems(nodeClass.Spec.Kubelet)
-	problem := ""
+	_, problem := nodeClass.Held()
 	switch {
 	case nodeClass.DeletionTimestamp != nil:
 		problem = "it is being deleted"
-	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
-		problem = "AutoNode is being turned off"
+	case problem != "":
 	case ready != nil && (ready.ObservedGeneration != nodeClass.Generation || v1alpha1.IsStopped(ready.Reason)):
 		// The templates, too, may be those that an earlier spec selected. The operator reports a Karpenter that doesn't run; this one does.
 		return nil, because(NodeClassReadinessUnknownReason, fmt.Errorf("node class %s has changed and isn't evaluated yet", nodeClass.Name))

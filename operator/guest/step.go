@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/outage"
@@ -237,7 +238,12 @@ func (c *Connections) connected(s *scope.Scope, conn *connection.Guest) scope.Re
 
 func overBudget(host string) string { return host + " sends more than one guest may" }
 
+// setReachable takes a guest that isn't reachable for asleep where its control plane is to have no replicas.
 func setReachable(s *scope.Scope, status metav1.ConditionStatus, reason, message string) {
+	if status != metav1.ConditionTrue && clusterstatus.ControlPlaneAsleep(s.Cluster) {
+		status, reason = metav1.ConditionUnknown, v1beta1.ControlPlaneAsleepReason
+		message = fmt.Sprintf("the control plane of Cluster %s is to have no replicas; scale it up", s.ClusterKey())
+	}
 	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{
 		Type:               v1beta1.GuestReachable,
 		Status:             status,

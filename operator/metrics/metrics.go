@@ -9,6 +9,7 @@ package metrics
 import (
 	"cmp"
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,10 +62,12 @@ var (
 	outdatedNodes = desc("outdated_nodes", "Nodes that run another version than they should.")
 	driftedNodes  = desc("drifted_nodes", "Nodes that Karpenter is going to replace because what they were made from changed.")
 	vcpus         = desc("vcpus", "Virtual CPUs of Karpenter's nodes.")
+	sleepSaved    = desc("sleep_saved_dollars_per_hour",
+		"List prices of the nodes that a cluster had before it fell asleep, in US dollars, while it is asleep.")
 
 	hostedClusterMetrics = []*prometheus.Desc{
 		componentInfo, enabled, state, condition, progressing, updating, drainDeadline, guestReachable,
-		nodes, nodeClaims, outdatedNodes, driftedNodes, vcpus,
+		nodes, nodeClaims, outdatedNodes, driftedNodes, vcpus, sleepSaved,
 	}
 )
 
@@ -169,7 +172,8 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	}
 	status := &hostedCluster.Status
 	gauge(enabled, boolean(meta.IsStatusConditionTrue(status.Conditions, v1beta1.AutoNodeEnabled)))
-	if status.AutoNode != nil && !status.AutoNode.DrainStartedTime.IsZero() {
+	draining := hostedCluster.Spec.AutoNode == nil || !hostedCluster.DeletionTimestamp.IsZero()
+	if draining && status.AutoNode != nil && !status.AutoNode.DrainStartedTime.IsZero() {
 		// The guest may have answered later.
 		begin := cmp.Or(status.AutoNode.DrainRequestedTime.At(), status.AutoNode.DrainStartedTime.At())
 		gauge(drainDeadline, float64(begin.Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
@@ -195,6 +199,10 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	if reachable := meta.FindStatusCondition(status.Conditions, v1beta1.GuestReachable); reachable != nil {
 		gauge(guestReachable, boolean(reachable.Status == metav1.ConditionTrue))
 	}
+	if counts.Sleep != nil && counts.Sleep.Since != nil {
+		saved, _ := strconv.ParseFloat(strings.TrimPrefix(counts.Sleep.SavedPerHour, "$"), 64) // zero where it isn't known
+		gauge(sleepSaved, saved)
+	}
 	for _, version := range counts.NodeVersions {
 		gauge(nodes, float64(version.Count), version.Version)
 	}
@@ -211,11 +219,11 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	}
 }
 
-// moves reports whether the operator is working towards the spec: AutoNode is on, and neither paused nor being
+// moves reports whether the operator is working towards the spec: AutoNode is on, and neither paused, asleep nor being
 // removed.
 func moves(hostedCluster *v1beta1.HostedCluster) bool {
 	return hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() &&
-		hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStatePaused
+		hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStatePaused && hostedCluster.Status.AutoNode.Sleep == nil
 }
 
 // progressingSince returns when Karpenter's current rollout started; zero without one. AutoNodeEnabled can't show it:

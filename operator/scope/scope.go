@@ -90,6 +90,9 @@ type Scope struct {
 	// NodeUpgrade is which version nodes get, and when those that have another are replaced.
 	NodeUpgrade NodeUpgrade
 
+	// Sleep is whether the cluster has no nodes for a while.
+	Sleep Sleep
+
 	// NodeClassGeneration is the generation of the default node class as it was applied now; zero where none was.
 	NodeClassGeneration int64
 
@@ -128,6 +131,30 @@ type NodeUpgrade struct {
 	Plan     *upgradeplan.Plan
 	Progress *v1alpha1.NodeUpgradeStatus
 	Resume   string
+}
+
+// Sleep of a cluster.
+type Sleep struct {
+	// Until is the value of v1alpha1.AsleepUntilAnnotation while Karpenter's nodes have to go, or have gone.
+	Until string
+	// Asleep: none is left, and Karpenter is to have no replica.
+	Asleep bool
+	// Message describes it.
+	Message string
+}
+
+// Wanted reports whether the cluster has to be asleep.
+func (s Sleep) Wanted() bool { return s.Until != "" }
+
+// NodeDrain is how nodes drain, and the name of its field.
+func (s *Scope) NodeDrain() (drain *v1beta1.NodeDrain, field string) {
+	if !s.Sleep.Wanted() {
+		return s.HostedCluster.Spec.NodeDrain, "spec.nodeDrain"
+	}
+	if sleep := s.HostedCluster.Spec.AutoNode.Sleep; sleep != nil {
+		drain = sleep.NodeDrain
+	}
+	return drain, "spec.autoNode.sleep.nodeDrain"
 }
 
 // Draining is true while AutoNode is being turned off, or the HostedCluster deleted.

@@ -108,6 +108,8 @@ const (
 	LaunchesFailReason = "LaunchesFail"
 	// DrainingReason: AutoNode is being turned off for this cluster.
 	DrainingReason = "Draining"
+	// AsleepReason: the cluster is asleep, or falls asleep: its nodes go, and none are launched until it wakes. The message has the time.
+	AsleepReason = "Asleep"
 	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.
 	ClusterPausedReason = "ClusterPaused"
 	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing more is launched.
@@ -125,6 +127,19 @@ const (
 	// it runs again. Ask the platform team to check Karpenter's pods.
 	KarpenterUnavailableReason = "KarpenterUnavailable"
 )
+
+// Held returns why the operator lets Karpenter launch nothing of the node class; empty if it does.
+func (in *ClusterAPINodeClass) Held() (reason, message string) {
+	until, asleep := in.Annotations[AsleepUntilAnnotation]
+	switch {
+	case in.Annotations[DrainingAnnotation] != "true":
+		return "", ""
+	case asleep:
+		return AsleepReason, "the cluster is asleep until " + until + "; pods are pending, and no nodes are launched before it wakes"
+	default:
+		return DrainingReason, "AutoNode is being turned off for this cluster; its nodes drain, and no new ones are launched"
+	}
+}
 
 // IsStopped reports whether the operator has set a condition with this reason, because Karpenter doesn't run.
 func IsStopped(reason string) bool {

@@ -49,6 +49,8 @@ const (
 	// DrainingAnnotation has the value "true" on a node class while AutoNode is being turned off: the operator sets it, Karpenter
 	// launches no more nodes of that class, and its nodes drain.
 	DrainingAnnotation = Group + "/draining"
+	// AsleepUntilAnnotation is beside it where the cluster sleeps: when it wakes, in RFC 3339, or "someone wakes it".
+	AsleepUntilAnnotation = Group + "/asleep-until"
 	// RolloutAnnotation is the ID of Karpenter's last complete rollout; the operator sets it on every node class. A Karpenter of another
 	// rollout replaces no node of the class for drift, so of two Karpenters that run during a rollout only the older one does.
 	RolloutAnnotation = Group + "/rollout"

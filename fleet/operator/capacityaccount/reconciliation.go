@@ -10,12 +10,14 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/cost"
@@ -182,11 +184,14 @@ func (r *reconciliation) decide() {
 		if c.lease != nil && c.released == nil {
 			lease := conversion.Lease(c.lease)
 			lease.Report = conversion.BoundedReport(c.lease)
+			if c.asleep() { // nothing runs that could acknowledge the lease, use it or request more
+				lease.Report = division.Report{Sequence: lease.Sequence}
+			}
 			m.Lease = &lease
 		}
 		if c.member != nil {
 			m.Priority, m.Guaranteed, m.Maximum = c.member.entry.priority, c.member.entry.guaranteed, c.member.entry.maximum
-			m.Idle = r.isIdle(key, c, input.Record[key], &m, input.Retained[key])
+			m.Idle = r.isIdle(key, c, input.Record[key], &m, input.Retained[key]) || c.asleep()
 		} else {
 			m.Gone = r.isGone(key, c)
 		}
@@ -196,6 +201,16 @@ func (r *reconciliation) decide() {
 	if !r.decision.Next.IsZero() {
 		r.requeue(r.decision.Next.Sub(r.now))
 	}
+}
+
+// asleep reports whether the cluster has no nodes, and its Karpenter no replica. One that has just begun takes a minute before it launches
+// anything: see division.InFlight.
+func (c *cluster) asleep() bool {
+	if c.member == nil || len(c.used) > 0 {
+		return false
+	}
+	available := meta.FindStatusCondition(c.member.component.Status.Conditions, v1beta1.Available)
+	return available != nil && available.Reason == v1beta1.AsleepReason
 }
 
 // isIdle reports whether a cluster has held more than it needs for long enough.
@@ -239,5 +254,5 @@ func (r *reconciliation) isGone(key string, c *cluster) bool {
 // acknowledged reports whether a cluster's Karpenter keeps the record.
 func acknowledged(c *cluster, grant division.Grant) bool {
 	return c.lease != nil && string(c.lease.UID) == grant.Lease &&
-		c.lease.Status.AcknowledgedSequence == grant.Sequence && c.lease.Spec.Sequence == grant.Sequence
+		(c.lease.Status.AcknowledgedSequence == grant.Sequence || c.asleep()) && c.lease.Spec.Sequence == grant.Sequence
 }

@@ -43,7 +43,7 @@ func changes(before, after *v1alpha1.ClusterAPINodeClass) []events.Event {
 
 func conditionChanged(nodeClass *v1alpha1.ClusterAPINodeClass, condition status.Condition, fine bool) events.Event {
 	eventType := corev1.EventTypeWarning
-	if fine {
+	if fine || condition.Reason == v1alpha1.AsleepReason {
 		eventType = corev1.EventTypeNormal
 	}
 	return events.Event{InvolvedObject: nodeClass, Type: eventType, Reason: condition.Reason, Message: condition.Message}

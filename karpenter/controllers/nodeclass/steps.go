@@ -37,10 +37,10 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 	in *instancetype.Listing,
 ) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionLaunchAllowed
+	held, why := nodeClass.Held()
 	switch {
-	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
-		conditions.SetFalse(condition, v1alpha1.DrainingReason,
-			"AutoNode is being turned off for this cluster; its nodes drain, and no new ones are launched")
+	case held != "":
+		conditions.SetFalse(condition, held, why)
 	case apierrors.IsNotFound(in.ClusterErr):
 		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason,
 			fmt.Sprintf("the Cluster in namespace %s of the management cluster doesn't exist", s.Namespace))

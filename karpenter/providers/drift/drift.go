@@ -71,7 +71,7 @@ func New(config Config) *Detector {
 // Reason returns why a NodeClaim's node has to be replaced, or "". Unknown inputs never count as drift.
 func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine,
 ) karpcloudprovider.DriftReason {
-	if nodeClass.DeletionTimestamp != nil || nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true" {
+	if held, _ := nodeClass.Held(); nodeClass.DeletionTimestamp != nil || held != "" {
 		// A deleted node class's nodes are removed anyway.
 		return ""
 	}

@@ -46,7 +46,10 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	if s.Component != nil {
 		hostedCluster.Status.AutoNode.FeatureGates = s.Component.Status.FeatureGates
 	}
-	if o.state != draining {
+	if s.Draining() {
+		hostedCluster.Status.AutoNode.Sleep = nil
+	}
+	if o.state != draining && (!s.Sleep.Wanted() || s.Sleep.Asleep) {
 		// Set by the teardown. A drain that goes on after a pause, or after AutoNode was on again, has its whole time.
 		status := hostedCluster.Status.AutoNode
 		status.DrainStartedTime, status.DrainRequestedTime, status.DrainForcedTime = nil, nil, nil
@@ -161,6 +164,18 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	rolledOut := meta.FindStatusCondition(component.Conditions, v1beta1.RolloutComplete)
 	is := func(c *metav1.Condition, status metav1.ConditionStatus) bool { return c != nil && c.Status == status }
 
+	if s.Sleep.Wanted() {
+		sleeping := summary{
+			status: metav1.ConditionTrue, reason: v1beta1.FallingAsleepReason, message: s.Sleep.Message, state: v1beta1.AutoNodeStateFallingAsleep,
+		}
+		if s.Sleep.Asleep {
+			sleeping.reason, sleeping.state = v1beta1.AsleepReason, v1beta1.AutoNodeStateAsleep
+		}
+		if o.message != "" {
+			sleeping.message += "; " + o.message
+		}
+		return sleeping
+	}
 	progressing, reason, doing := progress(status.Version, component)
 	switch runs := is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue); {
 	case o.blocked && !runs && !faulty(status.Conditions):
@@ -269,7 +284,8 @@ var normalReasons = sets.New(
 	v1beta1.AsExpectedReason, v1beta1.DefaultReleaseReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
 	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,
 	v1beta1.NodesOutdatedReason, v1beta1.NodesAheadReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
-	v1beta1.NodeClassPendingReason, v1beta1.UpgradeProvingReason,
+	v1beta1.NodeClassPendingReason, v1beta1.UpgradeProvingReason, v1beta1.AsleepReason, v1beta1.FallingAsleepReason,
+	v1beta1.ControlPlaneAsleepReason,
 )
 
 // warnings are the reasons that need an action although the condition is True.

@@ -47,7 +47,7 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 // updated reports whether the desired release runs. It takes a reconciliation that saw everything: an earlier status could be about the
 // payload before.
 func updated(s *scope.Scope, o *outcome) bool {
-	if o.state != on || o.blocked || len(o.errs) > 0 || s.Release == nil || s.Component == nil {
+	if o.state != on || o.blocked || s.Sleep.Wanted() || len(o.errs) > 0 || s.Release == nil || s.Component == nil {
 		return false
 	}
 	desired, component := s.HostedCluster.Status.Version.Desired, s.Component.Status

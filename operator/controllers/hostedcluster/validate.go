@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/nodeupgrade"
+	"github.com/autonode-io/autonode/operator/steps/sleep"
 )
 
 // decision is the content of ValidConfiguration.
@@ -115,6 +116,13 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
 	if _, err := nodeupgrade.Window(upgrade); err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
+	}
+	if err := sleep.Validate(hostedCluster); err != nil {
+		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the same
+	}
+	if hostedCluster.Spec.AutoNode.Sleep != nil && profile.NodeClass.DrainingAnnotation == "" {
+		message := fmt.Sprintf("spec.autoNode.sleep: clusters on platform %s can't sleep; remove it", profile.Platform)
+		return decision{reason: v1beta1.InvalidSpecReason, message: message}, nil
 	}
 	if !profile.HoldsUpgrades && upgrade != nil && (upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate ||
 		upgrade.Canary != nil || upgrade.HaltOn != nil) {

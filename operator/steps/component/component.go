@@ -147,6 +147,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		PayloadVersion: s.Karpenter.Versions[payload.KubernetesVersion],
 		ReleaseImage:   s.Release.Image,
 		Plan:           s.NodeUpgrade.Plan,
+		Asleep:         s.Sleep.Asleep,
 		PullSecret:     secret,
 		Monitoring:     monitoring,
 		Settings:       c.Settings,
@@ -268,7 +269,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 	return c.applyStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
 		component.Status.Resources = resources
 		setRollout(component, live, desired, pods, trouble)
-		setAvailable(component, live, trouble)
+		setAvailable(component, live, trouble, s.Sleep)
 		if desired == nil {
 			return
 		}

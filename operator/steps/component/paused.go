@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// Replicas is the step that scales Karpenter to zero for a pause, the only way to stop it from launching, disrupting
+// Replicas is the step that scales Karpenter to zero for a pause or a sleep, the only way to stop it from launching, disrupting
 // and deleting, and back. It changes nothing else and needs no payload, so a missing input doesn't prevent it. Run it
 // after the step that renews Karpenter's token, which has expired during the pause.
 type Replicas struct{ component *Component }
@@ -37,14 +37,17 @@ func (r Replicas) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	if err != nil || live == nil {
 		return scope.Result{}, err
 	}
-	if s.Mode != scope.Paused {
+	if s.Mode != scope.Paused && !s.Sleep.Asleep {
 		return scope.Result{}, r.restore(ctx, s, live)
 	}
 	if ptr.Deref(live.Spec.Replicas, 1) != 0 {
 		if err := r.component.scale(ctx, live, 0); err != nil {
 			return scope.Result{}, err
 		}
-		log.FromContext(ctx).Info("Scaled Karpenter to zero for a pause", "Deployment", klog.KObj(live))
+		log.FromContext(ctx).Info("Scaled Karpenter to zero", "Deployment", klog.KObj(live))
+	}
+	if s.Mode != scope.Paused {
+		return scope.Result{}, nil
 	}
 	message := "Karpenter is scaled to zero; nodes and pods go on running"
 	if live.Status.Replicas > 0 {

@@ -17,6 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
@@ -45,6 +46,8 @@ type Input struct {
 	// ReleaseImage is the payload by digest, and Plan that of an upgrade to it that proves itself; nil for none.
 	ReleaseImage string
 	Plan         *upgradeplan.Plan
+	// Asleep: it has no replica.
+	Asleep bool
 	// PullSecret is the HostedCluster's, nil if it has none.
 	PullSecret *corev1.Secret
 	// Monitoring: the management cluster serves PodMonitors.
@@ -162,6 +165,9 @@ func (in Input) adaptDeployment(ctx context.Context, deployment *appsv1.Deployme
 		return fmt.Errorf("the Deployment asset has %d containers, not one", len(pod.Containers))
 	}
 	pod.Containers[0].Image = in.Image
+	if in.Asleep {
+		deployment.Spec.Replicas = ptr.To[int32](0)
+	}
 	pod.ImagePullSecrets = in.imagePullSecrets()
 	in.Settings.adapt(deployment)
 	featuregate.Write(&pod.Containers[0], in.FeatureGates)

@@ -10,20 +10,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/message"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
+// withoutReplicas are the reasons of a Karpenter that is to have none.
+var withoutReplicas = sets.New(v1beta1.PausedReason, v1beta1.AsleepReason)
+
 // setAvailable reports whether at least one replica serves.
-func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deployment, trouble string) {
+func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deployment, trouble string, sleep scope.Sleep) {
 	switch {
+	case sleep.Asleep:
+		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.AsleepReason, sleep.Message)
 	case live == nil:
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.DeploymentNotFoundReason, "there is no Deployment; it is made again")
 	case live.Status.AvailableReplicas == 0:
 		paused := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
-		if paused != nil && paused.Reason == v1beta1.PausedReason {
+		if paused != nil && withoutReplicas.Has(paused.Reason) {
 			meta.RemoveStatusCondition(&component.Status.Conditions, v1beta1.Available) // the time of the pause doesn't count as an outage
 		}
 		none := fmt.Sprintf("none of %d replicas is available", ptr.Deref(live.Spec.Replicas, 1))
@@ -123,7 +130,7 @@ func setReady(component *v1beta1.ControlPlaneComponent) {
 	}
 	decides := rollout
 	// While Karpenter is paused, the pause counts and not the rollout that it interrupted.
-	if isTrue(rollout) || available != nil && available.Reason == v1beta1.PausedReason {
+	if isTrue(rollout) || available != nil && withoutReplicas.Has(available.Reason) {
 		decides = available
 	}
 	switch {
@@ -140,7 +147,7 @@ func setReady(component *v1beta1.ControlPlaneComponent) {
 func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
 	message.Transitions(c.Recorder, after, before.Status.Conditions, after.Status.Conditions,
 		func(was *metav1.Condition, is metav1.Condition) string {
-			if is.Type == v1beta1.Available && is.Status == metav1.ConditionFalse && is.Reason != v1beta1.PausedReason && was != nil {
+			if is.Type == v1beta1.Available && is.Status == metav1.ConditionFalse && !withoutReplicas.Has(is.Reason) && was != nil {
 				return corev1.EventTypeWarning
 			}
 			return corev1.EventTypeNormal

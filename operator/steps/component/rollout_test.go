@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
 func deployment(image string, change func(*appsv1.Deployment)) *appsv1.Deployment {
@@ -238,7 +239,7 @@ func TestSetAvailable(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			component := &v1beta1.ControlPlaneComponent{}
-			setAvailable(component, test.live, "")
+			setAvailable(component, test.live, "", scope.Sleep{})
 			if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); c == nil || c.Reason != test.want {
 				t.Errorf("got %+v", c)
 			}
@@ -249,7 +250,7 @@ func TestSetAvailable(t *testing.T) {
 		component := &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Conditions: []metav1.Condition{{
 			Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: v1beta1.PausedReason, LastTransitionTime: metav1.NewTime(time.Unix(0, 0)),
 		}}}}
-		setAvailable(component, deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }), "")
+		setAvailable(component, deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }), "", scope.Sleep{})
 		if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); time.Since(c.LastTransitionTime.Time) > time.Hour {
 			t.Errorf("got %+v", c)
 		}

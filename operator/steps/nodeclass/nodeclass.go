@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -56,27 +57,31 @@ func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		}
 		s.NodeClassGeneration = generation
 	}
-	kind := s.Profile.NodeClass
-	if kind.DrainingAnnotation == "" && kind.RolloutAnnotation == "" {
-		return scope.Result{}, nil
-	}
-	classes := kind.NewList()
-	if err := s.Guest.Cached.List(ctx, classes); err != nil {
-		return scope.Result{}, fmt.Errorf("listing node classes in the guest: %w", err)
-	}
-	if err := meta.EachListItem(classes, func(item runtime.Object) error {
-		class, ok := item.(client.Object)
-		if !ok {
-			return fmt.Errorf("%T isn't a node class", item)
-		}
-		return annotate(ctx, s, class)
-	}); err != nil {
+	if err := Annotate(ctx, s); err != nil {
 		return scope.Result{}, err
 	}
 	return reportStopped(ctx, s)
 }
 
-// annotate sets the annotations that Karpenter reads on a node class.
+// Annotate sets the annotations that Karpenter reads on node classes.
+func Annotate(ctx context.Context, s *scope.Scope) error {
+	kind := s.Profile.NodeClass
+	if kind.DrainingAnnotation == "" && kind.RolloutAnnotation == "" {
+		return nil
+	}
+	classes := kind.NewList()
+	if err := s.Guest.Cached.List(ctx, classes); err != nil {
+		return fmt.Errorf("listing node classes in the guest: %w", err)
+	}
+	return meta.EachListItem(classes, func(item runtime.Object) error {
+		class, ok := item.(client.Object)
+		if !ok {
+			return fmt.Errorf("%T isn't a node class", item)
+		}
+		return annotate(ctx, s, class)
+	})
+}
+
 func annotate(ctx context.Context, s *scope.Scope, class client.Object) error {
 	before, ok := class.DeepCopyObject().(client.Object)
 	if !ok {
@@ -84,11 +89,15 @@ func annotate(ctx context.Context, s *scope.Scope, class client.Object) error {
 	}
 	kind, annotations := s.Profile.NodeClass, class.GetAnnotations()
 	_, draining := annotations[kind.DrainingAnnotation]
+	draining = draining && !s.Sleep.Wanted()
 	rolledOut := kind.RolloutAnnotation != "" && s.Rollout != "" && annotations[kind.RolloutAnnotation] != s.Rollout
 	if !draining && !rolledOut {
 		return nil
 	}
-	delete(annotations, kind.DrainingAnnotation)
+	if draining {
+		delete(annotations, kind.DrainingAnnotation)
+		delete(annotations, v1alpha1.AsleepUntilAnnotation)
+	}
 	if rolledOut {
 		if annotations == nil {
 			annotations = map[string]string{}

@@ -26,9 +26,9 @@ import (
 )
 
 // machines lists the Machines that Karpenter made for the cluster, sorted by name.
-func (t *Teardown) machines(ctx context.Context, s *scope.Scope) ([]clusterv1.Machine, error) {
+func (t *Teardown) machines(ctx context.Context, reader client.Reader, s *scope.Scope) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
-	if err := t.Live.List(ctx, list,
+	if err := reader.List(ctx, list,
 		client.InNamespace(s.ControlPlaneNamespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.ClusterKey().Name},
 		client.HasLabels{v1alpha1.NodeClaimUIDLabel},
@@ -129,16 +129,7 @@ func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Re
 	if err != nil {
 		return stopping, err
 	}
-	machines, err := t.machines(ctx, s)
-	if err != nil {
-		return stopping, err
-	}
-	if len(machines) > 0 || s.Guest == nil {
-		if err := t.record(ctx, s, why, findings{machines: describeMachines(machines)}); err != nil {
-			return stopping, err
-		}
-	}
-	if err := t.deleteMachines(ctx, machines, true); err != nil {
+	if err := t.abandon(ctx, s, why); err != nil {
 		return stopping, err
 	}
 	if stopping.Wait {
@@ -151,6 +142,20 @@ func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Re
 		m.cleaned = true
 	}
 	return t.removeComponent(ctx, s)
+}
+
+// abandon records the Machines that are left, and deletes them.
+func (t *Teardown) abandon(ctx context.Context, s *scope.Scope, why string) error {
+	machines, err := t.machines(ctx, t.Live, s)
+	if err != nil {
+		return err
+	}
+	if len(machines) > 0 || s.Guest == nil {
+		if err := t.record(ctx, s, why, findings{machines: describeMachines(machines)}); err != nil {
+			return err
+		}
+	}
+	return t.deleteMachines(ctx, machines, true)
 }
 
 func names(machines []clusterv1.Machine, limit int) string {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/operator/guest/outage"
@@ -132,8 +133,10 @@ func (t *Teardown) request(ctx context.Context, s *scope.Scope, claim *karpv1.No
 func (t *Teardown) outlook(d drain) string {
 	switch deadline := t.clockTime(d.deadline); {
 	case d.phase == stopped:
-		return fmt.Sprintf("it was to be done by %s, and spec.nodeDrain.onTimeout is Stop: remove what holds it, raise spec.nodeDrain.timeout, "+
-			"or set onTimeout to Force", deadline)
+		return fmt.Sprintf("it was to be done by %s, and %s.onTimeout is Stop: remove what holds it, raise %[2]s.timeout, "+
+			"or set onTimeout to Force", deadline, d.field)
+	case d.phase == over:
+		return "its Machines are deleted through the management cluster"
 	case d.phase == forced:
 		return "pods are terminated by force, and what is left is given up at " + t.clockTime(d.givenUp)
 	case d.stops:
@@ -161,7 +164,7 @@ func componentConditions(s *scope.Scope) []metav1.Condition {
 // markDraining keeps Karpenter from launching nodes for evicted pods: the provider makes a marked node class not
 // ready. It starts after the last node class of the previous call.
 func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, read lister) error {
-	annotation := s.Profile.NodeClass.DrainingAnnotation
+	annotation, until := s.Profile.NodeClass.DrainingAnnotation, s.Sleep.Until
 	classes, err := nodeClasses(ctx, s, read)
 	if err != nil {
 		return err
@@ -171,14 +174,19 @@ func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, 
 	for ; remaining > 0 && !ends(); remaining-- {
 		class := classes[m.nextClass%len(classes)]
 		m.nextClass = (m.nextClass + 1) % len(classes)
-		if class.GetAnnotations()[annotation] == "true" || !class.GetDeletionTimestamp().IsZero() {
+		marks := class.GetAnnotations()
+		if marks[annotation] == "true" && marks[v1alpha1.AsleepUntilAnnotation] == until || !class.GetDeletionTimestamp().IsZero() {
 			continue
 		}
 		before, ok := class.DeepCopyObject().(client.Object)
 		if !ok {
 			return fmt.Errorf("%T can't be copied", class)
 		}
-		class.SetAnnotations(labels.Merge(class.GetAnnotations(), labels.Set{annotation: "true"}))
+		marks = labels.Merge(marks, labels.Set{annotation: "true", v1alpha1.AsleepUntilAnnotation: until})
+		if until == "" {
+			delete(marks, v1alpha1.AsleepUntilAnnotation)
+		}
+		class.SetAnnotations(marks)
 		switch err := s.Guest.Live.Patch(ctx, class, client.MergeFrom(before)); {
 		case client.IgnoreNotFound(err) != nil:
 			errs = append(errs, fmt.Errorf("marking node class %s as draining in the guest: %w", class.GetName(), err))

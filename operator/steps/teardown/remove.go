@@ -184,6 +184,7 @@ func releaseNodeClass(ctx context.Context, s *scope.Scope, class client.Object, 
 	_, marked := annotations[kind.DrainingAnnotation]
 	if unmark = unmark && marked; unmark {
 		delete(annotations, kind.DrainingAnnotation)
+		delete(annotations, v1alpha1.AsleepUntilAnnotation)
 		class.SetAnnotations(annotations)
 	}
 	if !controllerutil.RemoveFinalizer(class, kind.Finalizer) && !unmark {

@@ -133,8 +133,14 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 	}
 	m.unreachable = time.Time{}
 	d := t.answered(s)
+	if d.phase == over && s.Sleep.Wanted() {
+		const why = "Karpenter didn't remove its nodes before the cluster had to be asleep"
+		if err := t.abandon(ctx, s, why); err != nil {
+			return scope.Result{}, err
+		}
+	}
 	switch {
-	case d.phase == over:
+	case d.phase == over && !s.Sleep.Wanted():
 		return t.end(ctx, s, m)
 	case err != nil:
 		return t.refuse(s, m, d, r, "the guest doesn't list its NodeClaims"), nil //nolint:nilerr // r has it, and the message
@@ -142,7 +148,7 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 		m.updateBlocker(ctx, s.Guest, claims, now)
 		return t.drain(ctx, s, m, claims, d, r)
 	}
-	machines, err := t.machines(ctx, s)
+	machines, err := t.machines(ctx, t.Live, s)
 	switch {
 	case err != nil:
 		return scope.Result{}, err
@@ -150,6 +156,9 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 		return t.collectMachines(ctx, machines, d)
 	case len(r.all) > 0:
 		return t.refuse(s, m, d, r, "no node is left"), nil
+	case s.Sleep.Wanted():
+		t.memories.Remove(s.HostedCluster.UID)
+		return scope.Result{}, nil
 	case !quiet:
 		return scope.Result{Wait: true, Message: "waiting until Karpenter launches nothing any more", RequeueAfter: settle}, nil
 	}
@@ -172,8 +181,9 @@ type drain struct {
 	// timeout is how long nodes may drain, deadline when that ends.
 	timeout  time.Duration
 	deadline time.Time
-	// stops: nothing is forced at the deadline.
+	// stops: nothing is forced at the deadline. field is where that is set.
 	stops bool
+	field string
 	// givenUp is when forced nodes that are still left are given up.
 	givenUp time.Time
 }
@@ -200,7 +210,8 @@ func (t *Teardown) drainOf(s *scope.Scope) drain {
 	if at := status.DrainRequestedTime; !at.IsZero() {
 		started = later(started, at.At())
 	}
-	d := drain{timeout: s.HostedCluster.Spec.NodeDrain.TimeoutOr(t.DrainTimeout), stops: s.HostedCluster.Spec.NodeDrain.Stops()}
+	how, field := s.NodeDrain()
+	d := drain{timeout: how.TimeoutOr(t.DrainTimeout), stops: how.Stops(), field: field}
 	d.deadline = started.Add(d.timeout)
 	// Force before abandoning: the deadline may have been moved, or have passed while no operator ran.
 	forcedAt := later(d.deadline, now)
@@ -252,7 +263,7 @@ func gracePeriod(timeout time.Duration) time.Duration { return min(timeout, maxG
 
 // withoutGuest handles a guest that isn't connected, which alone means little: the operator may just have started.
 func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
-	machines, err := t.machines(ctx, s)
+	machines, err := t.machines(ctx, t.Live, s)
 	if err != nil {
 		return scope.Result{}, err
 	}

@@ -47,7 +47,8 @@ func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory,
 // namespace, once those that it had begun are made. It applies where a guest keeps no mark on its node classes. Turning AutoNode on applies
 // the whole Role again.
 func (t *Teardown) withholdMachines(ctx context.Context, s *scope.Scope, m *memory) error {
-	if m.machinesWithheld && m.roleGeneration == s.HostedCluster.Generation || s.Profile.Role == nil || t.Clock.Since(m.began) < settle {
+	withheld := m.machinesWithheld && m.roleGeneration == s.HostedCluster.Generation
+	if withheld || s.Sleep.Wanted() || s.Profile.Role == nil || t.Clock.Since(m.began) < settle {
 		return nil
 	}
 	role := &rbacv1.Role{}
