@@ -17,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/cli/history"
 	"github.com/autonode-io/autonode/cli/hostedcluster"
 	"github.com/autonode-io/autonode/cli/install"
+	"github.com/autonode-io/autonode/cli/migrate"
 	"github.com/autonode-io/autonode/cli/nodes"
 	"github.com/autonode-io/autonode/cli/offerings"
 	"github.com/autonode-io/autonode/cli/release"
@@ -64,8 +65,8 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 			describe.NewCommand(), dump.NewCommand(info.String()), history.NewCommand(), nodes.NewCommand(), offerings.NewCommand(),
 			why.NewCommand(),
 		}},
-		{cobra.Group{ID: "files", Title: "Create and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(),
-			templates.NewCommand()}},
+		{cobra.Group{ID: "files", Title: "Create and check files:"}, []*cobra.Command{catalog.NewCommand(), migrate.NewCommand(),
+			release.NewCommand(), templates.NewCommand()}},
 	}
 	for i := range groups {
 		root.AddGroup(&groups[i].group)

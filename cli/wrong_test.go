@@ -42,10 +42,10 @@ var wrongFiles = map[string]string{
 var wrongInputs = []string{
 	// what is missing
 	"catalog check", "catalog diff", "catalog diff catalog.yaml", "catalog import", "catalog import csv", "catalog refresh", "catalog refresh aws -f types.json", "describe cluster",
-	"hosted-cluster create", "install", "release inspect", "release new registry.example/release:1", "templates render", "why node", "why pod",
+	"hosted-cluster create", "install", "migrate nodepool", "release inspect", "release new registry.example/release:1", "templates render", "why node", "why pod",
 	// what is too much, or misspelled
 	"catalog diff a b c", "catalogs", "machines", "check a b", "describe cluster a b", "describe clutser", "dump a",
-	"hc create a --cluster a/b", "history a", "install a", "nodes a", "nodes --wide", "offerings a",
+	"hc create a --cluster a/b", "history a", "install a", "migrate nodepol", "nodes a", "nodes --wide", "offerings a",
 	"templates rendr", "uninstall a", "version a", "why pods",
 	// values of flags and arguments
 	"catalog check -f catalog.yaml --print", "catalog import csv -f types.csv --labels a --template a",
@@ -71,7 +71,8 @@ var wrongInputs = []string{
 	"catalog diff list.yaml text.yaml", "catalog import csv -f types.csv --template ATemplate/b",
 	"catalog import csv -f empty.csv --template ATemplate/b", "catalog import aws -f types.json --template b",
 	"catalog import aws -f syntax.yaml --template b", "catalog import csv -f types.csv --template ATemplate/b --patches list.yaml",
-	"templates render -f hostedcluster.yaml", "templates render -f kindless.yaml", "templates render -f list.yaml",
+	"migrate nodepool none.yaml", "migrate nodepool kindless.yaml", "migrate nodepool list.yaml", "migrate nodepool other.yaml", "migrate nodepool syntax.yaml",
+	"migrate nodepool types.yaml", "migrate nodepool unknown.yaml", "templates render -f hostedcluster.yaml", "templates render -f kindless.yaml", "templates render -f list.yaml",
 	"templates render -f other.yaml", "templates render -f syntax.yaml", "templates render -f text.yaml",
 	"templates render -f types.yaml", "templates render -f unknown.yaml",
 	// no kubeconfig

@@ -158,6 +158,16 @@ func missing(cmd *cobra.Command, name, what string) error {
 	return fmt.Errorf("%s is missing: %s; see `%s --help`", name, what, cmd.CommandPath())
 }
 
+// AtLeastOne requires one argument or more, and explains what they are for if there is none.
+func AtLeastOne(values *[]string, name, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if *values = args; len(args) == 0 {
+			return missing(cmd, name, what)
+		}
+		return nil
+	}
+}
+
 // RequireFlags makes flags of a command required, and explains what one is for if it is missing.
 func RequireFlags(cmd *cobra.Command, flags ...string) {
 	run := cmd.RunE

@@ -36,12 +36,20 @@ const maxSize = 64 << 20
 type Objects []*unstructured.Unstructured
 
 // ReadObjects reads the objects of files in YAML or JSON.
-func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
-	var objects Objects
+func ReadObjects(stdin io.Reader, files []string) (objects Objects, err error) {
+	err = Each(stdin, files, func(_ string, object *unstructured.Unstructured) error {
+		objects = append(objects, object)
+		return convert(object)
+	})
+	return objects, err
+}
+
+// Each reads the objects of files in YAML or JSON one by one, with the document that each is in.
+func Each(stdin io.Reader, files []string, read func(document string, object *unstructured.Unstructured) error) error {
 	for _, file := range files {
 		content, err := Read(stdin, file)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 		for n := 1; ; n++ {
@@ -49,27 +57,27 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
+			where := fmt.Sprintf("%s: document %d", file, n)
 			if err != nil {
-				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
+				return fmt.Errorf("%s: %w", where, err)
 			}
 			u := &unstructured.Unstructured{}
 			raw, err := yaml.YAMLToJSON(document)
 			if err != nil {
-				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
+				return fmt.Errorf("%s: %w", where, err)
 			}
 			if err := json.Unmarshal(raw, &u.Object); err != nil {
-				return nil, fmt.Errorf("%s: document %d isn't an object with apiVersion and kind", file, n)
+				return fmt.Errorf("%s isn't an object with apiVersion and kind", where)
 			}
 			switch {
 			case len(u.Object) == 0:
 				continue
 			case u.GetKind() == "" || u.GetAPIVersion() == "":
-				return nil, fmt.Errorf("%s: document %d has no apiVersion or no kind", file, n)
+				return fmt.Errorf("%s has no apiVersion or no kind", where)
 			}
 			add := func(item runtime.Object) error {
 				if each, ok := item.(*unstructured.Unstructured); ok {
-					objects = append(objects, each)
-					return convert(each)
+					return read(where, each)
 				}
 				return nil
 			}
@@ -80,11 +88,11 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 				err = add(u)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
+				return fmt.Errorf("%s: %w", where, err)
 			}
 		}
 	}
-	return objects, nil
+	return nil
 }
 
 // convert makes a MachineDeployment of v1beta1 one of v1beta2, as Cluster API's webhook does.
