@@ -169,6 +169,19 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
+func TestPage(t *testing.T) {
+	t.Run("When the page's example is migrated, the page should show the output", func(t *testing.T) {
+		g, path := NewWithT(t), filepath.Join(t.TempDir(), "nodepools.yaml")
+		page, err := os.ReadFile("../../docs/cluster-admins/migrate.md")
+		g.Expect(err).NotTo(HaveOccurred())
+		_, block, _ := strings.Cut(string(page), "```yaml\n")
+		block, _, _ = strings.Cut(block, "```")
+		g.Expect(os.WriteFile(path, []byte(block), 0o600)).To(Succeed())
+		out, problems := migrate(t, path)
+		clitest.Shown(t, "docs/cluster-admins/migrate.md", "autonode migrate nodepool nodepools.yaml", out+problems)
+	})
+}
+
 func TestStandardInput(t *testing.T) {
 	t.Run("When the file is -, it should read standard input", func(t *testing.T) {
 		g := NewWithT(t)
