@@ -13,6 +13,7 @@ import (
 
 	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -108,7 +109,7 @@ func (c *converter) walk(above, node *yamlv3.Node, of reflect.Type) {
 		of = of.Elem()
 	}
 	switch {
-	case reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()):
+	case of == reflect.TypeFor[apiextensionsv1.JSON](): // of any form
 	case node.Kind == yamlv3.SequenceNode && of.Kind() == reflect.Slice:
 		for _, item := range node.Content {
 			c.walk(item, item, of.Elem())
