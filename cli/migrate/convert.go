@@ -33,7 +33,7 @@ var nodeClasses = map[string]string{v1alpha1.Group: v1alpha1.Kind,
 var foreign = regexp.MustCompile(
 	`^((karpenter|topology)\.k8s\.aws|eks\.amazonaws\.com|(karpenter|kubernetes)\.azure\.com|capacity\.karpenter\.cluster\.x-k8s\.io)/`)
 
-// counterparts are our labels for theirs. All count cores and MiB. A family of AKS, such as D, has many of ours.
+// counterparts are our labels for theirs, without the domain. All count cores and MiB. A family of AKS, such as D, has many of ours.
 var counterparts = map[string]string{
 	"instance-family": v1alpha1.InstanceFamilyLabel, "instance-size": v1alpha1.Group + "/instance-size",
 	"instance-cpu": wellknown.InstanceCPULabel, "sku-cpu": wellknown.InstanceCPULabel, "cpu": wellknown.InstanceCPULabel,
@@ -91,7 +91,7 @@ func (c *converter) convert(u *unstructured.Unstructured) ([]byte, error) {
 	if err = errors.Join(err, wrong, json.Unmarshal(raw, into)); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", gvk.Kind, u.GetName(), err)
 	}
-	return []byte("---\n" + strings.TrimSpace(string(content)) + "\n"), nil
+	return append([]byte("---\n"), content...), nil
 }
 
 // move moves a field, unless its new place is taken. If a mapping has the wrong type, the object is rejected for that.

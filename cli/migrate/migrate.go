@@ -45,8 +45,10 @@ func (o *Options) Run(_ context.Context, streams command.Streams) error {
 	var problems []error
 	var c converter
 	err := file.Each(streams.In, o.Files, func(where string, object *unstructured.Unstructured) error {
+		lost := c.lost
 		converted, err := c.convert(object)
 		if err != nil {
+			c.lost = lost
 			problems = append(problems, fmt.Errorf("%s: %w", where, err))
 		}
 		out.Write(converted)

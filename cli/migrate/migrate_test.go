@@ -196,6 +196,29 @@ func TestStandardInput(t *testing.T) {
 	})
 }
 
+func TestEscapes(t *testing.T) {
+	t.Run("When texts have characters that a terminal obeys, objects should keep them, and a comment should be one line", func(t *testing.T) {
+		g, path := NewWithT(t), filepath.Join(t.TempDir(), "a.yaml")
+		g.Expect(os.WriteFile(path, []byte(`apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: a, annotations: {reversed: "a\u202eb"}}
+spec:
+  template:
+    spec:
+      nodeClassRef: {name: a}
+      requirements: [{key: karpenter.k8s.aws/instance-category, operator: "In\nweight: 3", values: ["c\n# weight: 3"]}]
+  "ttl\nweight": "3\nweight: 3"`), 0o600)).To(Succeed())
+		out, problems := migrate(t, path)
+		g.Expect(problems).To(Equal("error: 2 settings without a counterpart: see the comments in the output\n"))
+		g.Expect(out).To(And(ContainSubstring(`a\u202eb`), MatchRegexp(`# karpenter.k8s.aws/instance-category In\\u000aweight: 3 \[.*]: no counterpart\n`)))
+		objects, err := file.ReadObjects(strings.NewReader(out), []string{"-"})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(objects).To(HaveLen(1))
+		g.Expect(objects[0].GetAnnotations()).To(HaveKeyWithValue("reversed", "a\u202eb"))
+		g.Expect(objects[0].Object["spec"]).To(And(HaveLen(1), HaveKey("template")))
+	})
+}
+
 func TestHostileOutput(t *testing.T) {
 	content := strings.ReplaceAll(`apiVersion: karpenter.sh/v1
 kind: NodePool
