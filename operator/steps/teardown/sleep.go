@@ -53,7 +53,7 @@ func (t *Teardown) KeepAsleep(ctx context.Context, s *scope.Scope) error {
 	return errors.Join(slices.DeleteFunc(errs, apierrors.IsConflict)...) // what has changed comes again
 }
 
-// Price is the sum of the list prices an hour of the Machines that Karpenter made; empty where they can't be read.
+// Price is the sum of the list prices an hour of the Machines that Karpenter made; empty where none is known.
 func (t *Teardown) Price(ctx context.Context, s *scope.Scope) string {
 	machines, err := t.machines(ctx, t.Management, s)
 	if err != nil {
@@ -62,6 +62,9 @@ func (t *Teardown) Price(ctx context.Context, s *scope.Scope) string {
 	price := 0.0
 	for i := range machines {
 		price += annotation.MachineOf(&machines[i]).Price
+	}
+	if price == 0 {
+		return ""
 	}
 	return fmt.Sprintf("$%.3f", price)
 }
