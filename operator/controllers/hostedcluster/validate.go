@@ -120,9 +120,10 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	if err := sleep.Validate(hostedCluster); err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the same
 	}
-	if hostedCluster.Spec.AutoNode.Sleep != nil && profile.NodeClass.DrainingAnnotation == "" {
-		message := fmt.Sprintf("spec.autoNode.sleep: clusters on platform %s can't sleep; remove it", profile.Platform)
-		return decision{reason: v1beta1.InvalidSpecReason, message: message}, nil
+	if profile.NodeClass.DrainingAnnotation == "" &&
+		(hostedCluster.Spec.AutoNode.Sleep != nil || hostedCluster.Annotations[v1beta1.SleepUntilAnnotation] != "") {
+		return decision{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf("clusters on platform %s can't sleep; "+
+			"remove spec.autoNode.sleep and annotation %s", profile.Platform, v1beta1.SleepUntilAnnotation)}, nil
 	}
 	if !profile.HoldsUpgrades && upgrade != nil && (upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate ||
 		upgrade.Canary != nil || upgrade.HaltOn != nil) {

@@ -41,6 +41,9 @@ func (Sleep) Name() string { return "sleep" }
 // Reconcile fills s.Sleep and owns status.autoNode.sleep. The steps behind it go on while a cluster sleeps: a payload is applied, with no
 // replica. Without a guest a cluster stays as it is.
 func (z Sleep) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Profile.NodeClass.DrainingAnnotation == "" {
+		return scope.Result{}, nil // ValidConfiguration says so
+	}
 	if s.HostedCluster.Status.AutoNode == nil {
 		s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{}
 	}
