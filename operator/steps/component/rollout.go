@@ -147,7 +147,8 @@ func setReady(component *v1beta1.ControlPlaneComponent) {
 func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
 	message.Transitions(c.Recorder, after, before.Status.Conditions, after.Status.Conditions,
 		func(was *metav1.Condition, is metav1.Condition) string {
-			if is.Type == v1beta1.Available && is.Status == metav1.ConditionFalse && !withoutReplicas.Has(is.Reason) && was != nil {
+			if is.Type == v1beta1.Available && is.Status == metav1.ConditionFalse && was != nil &&
+				!withoutReplicas.HasAny(is.Reason, was.Reason) {
 				return corev1.EventTypeWarning
 			}
 			return corev1.EventTypeNormal
