@@ -209,6 +209,9 @@ func TestSetReady(t *testing.T) {
 		{"When it is paused amid a rollout, it should say that it is paused",
 			[]metav1.Condition{rolling, condition(v1beta1.Available, metav1.ConditionFalse, v1beta1.PausedReason)},
 			metav1.ConditionFalse, v1beta1.PausedReason, "of Available"},
+		{"When it is asleep amid a rollout, it should say that it is asleep",
+			[]metav1.Condition{rolling, condition(v1beta1.Available, metav1.ConditionFalse, v1beta1.AsleepReason)},
+			metav1.ConditionFalse, v1beta1.AsleepReason, "of Available"},
 		{"When nothing is known yet, it should not be ready", nil,
 			metav1.ConditionFalse, v1beta1.RollingOutReason, "the Deployment is being made"},
 	} {
@@ -229,32 +232,37 @@ func TestSetReady(t *testing.T) {
 
 func TestSetAvailable(t *testing.T) {
 	for _, test := range []struct {
-		name string
-		live *appsv1.Deployment
-		want string
+		name  string
+		live  *appsv1.Deployment
+		sleep scope.Sleep
+		want  string
 	}{
 		{name: "When one replica serves, it should be available", live: deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 1 }), want: v1beta1.AsExpectedReason},
 		{name: "When none serves, it should not be available", live: deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }), want: v1beta1.ReplicasUnavailableReason},
 		{name: "When there is no Deployment, it should not be available", want: v1beta1.DeploymentNotFoundReason},
+		{name: "When the cluster falls asleep, it should be available", live: deployment("a", nil), sleep: scope.Sleep{Until: "later"}, want: v1beta1.AsExpectedReason},
+		{name: "When the cluster is asleep, it should not be available for that", live: deployment("a", nil), sleep: scope.Sleep{Until: "later", Asleep: true}, want: v1beta1.AsleepReason},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			component := &v1beta1.ControlPlaneComponent{}
-			setAvailable(component, test.live, "", scope.Sleep{})
+			setAvailable(component, test.live, "", test.sleep)
 			if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); c == nil || c.Reason != test.want {
 				t.Errorf("got %+v", c)
 			}
 		})
 	}
 
-	t.Run("When a pause ends, its time should not count as an outage", func(t *testing.T) {
-		component := &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Conditions: []metav1.Condition{{
-			Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: v1beta1.PausedReason, LastTransitionTime: metav1.NewTime(time.Unix(0, 0)),
-		}}}}
-		setAvailable(component, deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }), "", scope.Sleep{})
-		if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); time.Since(c.LastTransitionTime.Time) > time.Hour {
-			t.Errorf("got %+v", c)
-		}
-	})
+	for _, reason := range []string{v1beta1.PausedReason, v1beta1.AsleepReason} {
+		t.Run("When it is "+reason+" no more, that time should not count as an outage", func(t *testing.T) {
+			component := &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Conditions: []metav1.Condition{{
+				Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: reason, LastTransitionTime: metav1.NewTime(time.Unix(0, 0)),
+			}}}}
+			setAvailable(component, deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }), "", scope.Sleep{})
+			if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); time.Since(c.LastTransitionTime.Time) > time.Hour {
+				t.Errorf("got %+v", c)
+			}
+		})
+	}
 }
 
 func TestPodTold(t *testing.T) {
