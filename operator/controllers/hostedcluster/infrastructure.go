@@ -53,7 +53,7 @@ func (r *Reconciler) infrastructure(ctx context.Context, s *scope.Scope) (proble
 	}
 	var texts []string
 	if n := len(list.Items); n > 0 && clusterstatus.ControlPlaneAsleep(s.Cluster) {
-		texts = append(texts, fmt.Sprintf("the control plane is to have no replicas, but %s and %s", english.Plural(n, "Machine", ""),
+		texts = append(texts, fmt.Sprintf("the control plane is to have no replicas, but %s %s", english.Plural(n, "Machine", ""),
 			english.PluralWord(n, "runs and costs", "run and cost")))
 	}
 	if notReady := clusterstatus.NotReady(s.Cluster); notReady != "" {
