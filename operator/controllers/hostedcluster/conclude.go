@@ -49,9 +49,9 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	if s.Draining() {
 		hostedCluster.Status.AutoNode.Sleep = nil
 	}
-	if o.state != draining && (!s.Sleep.Wanted() || s.Sleep.Asleep) {
+	status := hostedCluster.Status.AutoNode
+	if falls := status.Sleep != nil && status.Sleep.Since == nil; o.state != draining && (o.state == paused || !falls) {
 		// Set by the teardown. A drain that goes on after a pause, or after AutoNode was on again, has its whole time.
-		status := hostedCluster.Status.AutoNode
 		status.DrainStartedTime, status.DrainRequestedTime, status.DrainForcedTime = nil, nil, nil
 	}
 	if onlyConflicts(o.errs) {
