@@ -24,6 +24,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -319,5 +320,82 @@ func TestConcludeStates(t *testing.T) {
 			t.Errorf("got %+v", status)
 		}
 		expectReady(t, s.HostedCluster, "True/AutoNodeNotConfigured")
+	})
+}
+
+func TestConcludeSleep(t *testing.T) {
+	const falling, saves = "falling asleep until Tue 24 Nov 07:00 CET; 1 node is left to drain", "asleep until Tue 24 Nov 07:00 CET, which saves $1.204 an hour"
+	asleep := func(s *scope.Scope) {
+		s.HostedCluster.Spec.AutoNode = scopetest.AutoNode()
+		s.Sleep = scope.Sleep{Until: "2026-11-24T07:00:00+01:00", Asleep: true, Message: saves}
+		meta.SetStatusCondition(&s.Component.Status.Conditions, metav1.Condition{Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: v1beta1.AsleepReason, Message: saves})
+	}
+	concludeAll(t, []conclusion{
+		{
+			name:   "When it falls asleep, it should be ready, and say what is left",
+			change: []func(*scope.Scope){func(s *scope.Scope) { s.Sleep = scope.Sleep{Until: "2026-11-24T07:00:00+01:00", Message: falling} }},
+			want:   "True/FallingAsleep", state: v1beta1.AutoNodeStateFallingAsleep, message: falling,
+		}, {
+			name:   "When it is asleep, it should be ready without a Karpenter, and say until when",
+			change: []func(*scope.Scope){asleep},
+			want:   "True/Asleep", state: v1beta1.AutoNodeStateAsleep, message: saves,
+		}, {
+			name:   "When another payload is rolled out while it is asleep, it should be asleep",
+			change: []func(*scope.Scope){asleep, runsOlder, componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "the Deployment is being updated")},
+			want:   "True/Asleep", state: v1beta1.AutoNodeStateAsleep, message: saves,
+		}, {
+			name: "When its nodes are outdated and its node class isn't ready while it is asleep, it should be ready",
+			change: []func(*scope.Scope){
+				asleep, hostedSays(v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2"),
+				hostedSays(v1beta1.NodeClassReady, metav1.ConditionFalse, v1beta1.AsleepReason, "node class default isn't ready: the cluster is asleep"),
+			},
+			want: "True/Asleep", state: v1beta1.AutoNodeStateAsleep, message: saves,
+		}, {
+			name:    "When an input is missing while it is asleep, it should say that too",
+			outcome: outcome{blocked: true, message: "no such image"},
+			change:  []func(*scope.Scope){asleep, hostedSays(v1beta1.ReleaseResolved, metav1.ConditionFalse, v1beta1.ImageNotFoundReason, "")},
+			want:    "True/Asleep", state: v1beta1.AutoNodeStateAsleep, message: saves + "; no such image",
+		}, {
+			name:    "When Machines hang while it is asleep, it should say that first",
+			outcome: outcome{infrastructure: "1 Machine hangs in deletion"},
+			change:  []func(*scope.Scope){asleep},
+			want:    "True/Asleep", state: v1beta1.AutoNodeStateAsleep, message: "1 Machine hangs in deletion; " + saves,
+		}, {
+			name:    "When it is paused while it is asleep, it should be paused",
+			outcome: outcome{state: paused, message: "paused by spec.pausedUntil"},
+			change:  []func(*scope.Scope){asleep},
+			want:    "False/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil",
+		}, {
+			name:    "When it drains after it was asleep, it should drain",
+			outcome: outcome{state: draining, blocked: true, message: "removing node class default"},
+			want:    "False/AutoNodeDraining", state: v1beta1.AutoNodeStateDraining, message: "removing node class default",
+		},
+	})
+
+	t.Run("When it sleeps or drains, the status should have the times of what goes on and no other", func(t *testing.T) {
+		asleep := v1beta1.SleepStatus{Since: ptr.To(scalar.NewTime(noon))}
+		for name, test := range map[string]struct {
+			status         *v1beta1.SleepStatus
+			state          state
+			off            bool
+			sleeps, drains bool
+		}{
+			"awake":                           {},
+			"falling asleep":                  {status: &v1beta1.SleepStatus{}, sleeps: true, drains: true},
+			"asleep":                          {status: &asleep, sleeps: true},
+			"paused":                          {status: &v1beta1.SleepStatus{}, state: paused, sleeps: true},
+			"being turned off":                {status: &v1beta1.SleepStatus{}, state: draining, off: true, drains: true},
+			"its spec isn't followed anymore": {status: &v1beta1.SleepStatus{}, state: waiting, sleeps: true, drains: true},
+		} {
+			g, s := NewWithT(t), running("1.36.3")
+			if !test.off {
+				s.HostedCluster.Spec.AutoNode = scopetest.AutoNode()
+			}
+			s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{Sleep: test.status, DrainStartedTime: ptr.To(scalar.NewTime(noon))}
+			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
+			r.conclude(s, &outcome{state: test.state})
+			g.Expect(s.HostedCluster.Status.AutoNode.Sleep != nil).To(Equal(test.sleeps), name)
+			g.Expect(s.HostedCluster.Status.AutoNode.DrainStartedTime != nil).To(Equal(test.drains), name)
+		}
 	})
 }

@@ -80,6 +80,10 @@ func TestRecordHistory(t *testing.T) {
 			change: func(_ *scope.Scope, o *outcome) { o.blocked = true },
 			want:   []entry{{v1beta1.UpdatePartial, "1.36.3", false}},
 		}, {
+			name:   "When the cluster is asleep, it should stay Partial, although its payload is applied",
+			change: func(s *scope.Scope, _ *outcome) { s.Sleep = scope.Sleep{Until: "someone wakes it", Asleep: true} },
+			want:   []entry{{v1beta1.UpdatePartial, "1.36.3", false}},
+		}, {
 			name:   "When the payload in use is an older one, it should stay Partial",
 			change: func(s *scope.Scope, _ *outcome) { s.Release.Image = desired("1.36.2").Image },
 			want:   []entry{{v1beta1.UpdatePartial, "1.36.3", false}},

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -58,8 +59,10 @@ func TestInfrastructure(t *testing.T) {
 		notReady bool
 		machines []client.Object
 		aws      bool
-		want     string
-		after    time.Duration
+		// asleep: the control plane is to have no replicas.
+		asleep bool
+		want   string
+		after  time.Duration
 	}{
 		"When all is well, it should say nothing":                                    {},
 		"When the provider can't log in, it should have its sentence":                {notReady: true, want: sentence},
@@ -78,7 +81,15 @@ func TestInfrastructure(t *testing.T) {
 			notReady: true, machines: []client.Object{deleted(t, "a", time.Hour, "")},
 			want: sentence + "; 1 Machine hangs in deletion, such as a (WaitingForInfrastructureDeletion); no other is launched of their offerings",
 		},
-		"When nodes aren't Machines, it should say nothing": {notReady: true, aws: true},
+		"When nodes aren't Machines, it should say nothing":                              {notReady: true, aws: true},
+		"When the control plane is asleep and no Machine is left, it should say nothing": {asleep: true, machines: []client.Object{user, others}},
+		"When the control plane is asleep and a Machine is left, it should say what that costs": {
+			asleep: true, machines: []client.Object{deleted(t, "a", time.Minute, ""), user}, want: "the control plane is to have no replicas, but 1 Machine runs and costs", after: time.Minute,
+		},
+		"When the control plane is asleep and Machines are left, it should count them, and say what else there is": {
+			asleep: true, notReady: true, machines: []client.Object{deleted(t, "a", time.Minute, ""), deleted(t, "b", time.Minute, "")},
+			want: "the control plane is to have no replicas, but 2 Machines run and cost; " + sentence, after: time.Minute,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -92,6 +103,10 @@ func TestInfrastructure(t *testing.T) {
 				s.Profile = &provider.Profile{Unattended: func(string) string { return "instances" }}
 			}
 			s.Cluster = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}}
+			if tc.asleep {
+				s.Cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+				s.Cluster.Status.ControlPlane = &clusterv1.ClusterControlPlaneStatus{DesiredReplicas: ptr.To[int32](0)}
+			}
 			if tc.notReady {
 				s.Cluster.Status.Conditions = []metav1.Condition{{
 					Type: clusterv1.ClusterInfrastructureReadyCondition, Status: metav1.ConditionFalse, Reason: "VCenterUnreachable", Message: "Cannot complete login",
