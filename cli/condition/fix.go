@@ -48,7 +48,8 @@ var fixes = map[string]string{
 	v1beta1.FitUnknownReason:           "check the guest's API server; the previous payload stays until it answers",
 	v1beta1.DefinitionMissingReason:    "choose a payload with the CustomResourceDefinition of the node class",
 
-	v1beta1.GuestConnectingReason: "check the control plane's pods if this persists",
+	v1beta1.GuestConnectingReason:    "check the control plane's pods if this persists",
+	v1beta1.ControlPlaneAsleepReason: "scale the control plane up; the Machines of its Cluster stay meanwhile",
 	v1beta1.GuestAddressForbiddenReason: "ask the platform team to add the address's network to the operator's --guest-networks, or correct " +
 		"the kubeconfig Secret",
 	v1beta1.GuestOverBudgetReason:        "ask the cluster admin what creates so many or such large objects",
