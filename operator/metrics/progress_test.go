@@ -89,3 +89,40 @@ func TestCollectDrain(t *testing.T) {
 		},
 	})
 }
+
+func TestCollectSleep(t *testing.T) {
+	rolling := component("blue", "1.36.2", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, time.Hour))
+	sleeps := func(status v1beta1.SleepStatus) *v1beta1.HostedCluster {
+		return hostedCluster("blue", func(h *v1beta1.HostedCluster) {
+			h.Status.AutoNode.Sleep, h.Status.AutoNode.DrainStartedTime = &status, ptr.To(ago(10*time.Minute))
+			h.Status.Version.History[0].State = v1beta1.UpdatePartial
+		})
+	}
+	// Neither is a drain that alerts are about, or late.
+	want := func(saved string) map[string]string {
+		return map[string]string{
+			"sleep_saved_dollars_per_hour": saved, "drain_deadline_timestamp_seconds": "",
+			"progressing_seconds": `{name="blue",namespace="clusters"} 0`, "updating_seconds": `{name="blue",namespace="clusters"} 0`,
+		}
+	}
+	collectAll(t, []collection{
+		{
+			name:    "When a cluster falls asleep, it should report no drain, nothing late, and no savings yet",
+			objects: []client.Object{sleeps(v1beta1.SleepStatus{SavedPerHour: "$1.204"}), rolling}, want: want(""),
+		}, {
+			name:    "When a cluster is asleep, it should report what it saves, and that nothing is under way",
+			objects: []client.Object{sleeps(v1beta1.SleepStatus{Since: ptr.To(ago(time.Hour)), SavedPerHour: "$1.204"}), rolling},
+			want:    want(`{name="blue",namespace="clusters"} 1.204`),
+		}, {
+			name:    "When it isn't known what an asleep cluster saves, it should report zero",
+			objects: []client.Object{sleeps(v1beta1.SleepStatus{Since: ptr.To(ago(time.Hour))}), rolling}, want: want(`{name="blue",namespace="clusters"} 0`),
+		}, {
+			name: "When a cluster is deleted while it falls asleep, it should report the deadline",
+			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
+				h.DeletionTimestamp = ptr.To(ago(time.Hour).Time)
+				h.Status.AutoNode.Sleep, h.Status.AutoNode.DrainStartedTime = &v1beta1.SleepStatus{}, ptr.To(ago(10*time.Minute))
+			}), rolling},
+			want: map[string]string{"drain_deadline_timestamp_seconds": `{name="blue",namespace="clusters"} 1800001200`, "sleep_saved_dollars_per_hour": ""},
+		},
+	})
+}
