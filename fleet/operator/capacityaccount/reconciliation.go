@@ -61,6 +61,8 @@ type cluster struct {
 	pools    []autonodev1alpha1.LeasedPool
 	used     division.Amounts
 	released *scalar.Time
+	// asleep: it sleeps for long enough that no request of its last Karpenter may still have its effect.
+	asleep bool
 }
 
 func (r *reconciliation) requeue(after time.Duration) {
@@ -167,6 +169,7 @@ func (r *reconciliation) decide() {
 	}
 	for _, key := range r.keys {
 		c := r.clusters[key]
+		c.asleep = r.lasts(observation{"asleep", key}, c.sleeps(), division.InFlight)
 		m := division.Member{Used: c.used, Leaving: c.member == nil}
 		if c.recorded != nil {
 			grant := grantOf(c.recorded)
@@ -184,14 +187,14 @@ func (r *reconciliation) decide() {
 		if c.lease != nil && c.released == nil {
 			lease := conversion.Lease(c.lease)
 			lease.Report = conversion.BoundedReport(c.lease)
-			if c.asleep() { // nothing runs that could acknowledge the lease, use it or request more
+			if c.asleep { // nothing runs that could acknowledge the lease, use it or request more
 				lease.Report = division.Report{Sequence: lease.Sequence}
 			}
 			m.Lease = &lease
 		}
 		if c.member != nil {
 			m.Priority, m.Guaranteed, m.Maximum = c.member.entry.priority, c.member.entry.guaranteed, c.member.entry.maximum
-			m.Idle = r.isIdle(key, c, input.Record[key], &m, input.Retained[key]) || c.asleep()
+			m.Idle = r.isIdle(key, c, input.Record[key], &m, input.Retained[key]) || c.asleep
 		} else {
 			m.Gone = r.isGone(key, c)
 		}
@@ -203,9 +206,9 @@ func (r *reconciliation) decide() {
 	}
 }
 
-// asleep reports whether the cluster has no nodes, and its Karpenter no replica. One that has just begun takes a minute before it launches
-// anything: see division.InFlight.
-func (c *cluster) asleep() bool {
+// sleeps reports whether the cluster has no nodes, and its Karpenter is to have no replica. One that has just begun takes a minute before
+// it launches anything: see division.InFlight.
+func (c *cluster) sleeps() bool {
 	if c.member == nil || len(c.used) > 0 {
 		return false
 	}
@@ -254,5 +257,5 @@ func (r *reconciliation) isGone(key string, c *cluster) bool {
 // acknowledged reports whether a cluster's Karpenter keeps the record.
 func acknowledged(c *cluster, grant division.Grant) bool {
 	return c.lease != nil && string(c.lease.UID) == grant.Lease &&
-		(c.lease.Status.AcknowledgedSequence == grant.Sequence || c.asleep()) && c.lease.Spec.Sequence == grant.Sequence
+		(c.lease.Status.AcknowledgedSequence == grant.Sequence || c.asleep) && c.lease.Spec.Sequence == grant.Sequence
 }

@@ -275,7 +275,7 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 
 // exceeded returns the first pool of which a cluster's report has more than it was granted, and than its Machines may take.
 func exceeded(c *cluster, grant division.Grant) (pool string, exceeds bool) {
-	if c.lease == nil || c.asleep() {
+	if c.lease == nil || c.asleep {
 		return "", false
 	}
 	reported := conversion.BoundedReport(c.lease).Reserved
