@@ -213,6 +213,20 @@ func TestLaunchAllowed(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { delete(n.Annotations, v1alpha1.DrainingAnnotation) })
 		f.ready()
 	})
+	t.Run("When the cluster is asleep, it should launch nothing, and say until when", func(t *testing.T) {
+		const message = "the cluster is asleep until %s; pods are pending, and no nodes are launched before it wakes"
+		for _, until := range []string{"2026-11-24T07:00:00+01:00", "someone wakes it"} {
+			f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+				n.Annotations[v1alpha1.DrainingAnnotation], n.Annotations[v1alpha1.AsleepUntilAnnotation] = "true", until
+			})
+			f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.AsleepReason, Equal(fmt.Sprintf(message, until)))
+			f.condition(status.ConditionReady, "False", v1alpha1.AsleepReason)
+		}
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { delete(n.Annotations, v1alpha1.AsleepUntilAnnotation) })
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.DrainingReason)
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { delete(n.Annotations, v1alpha1.DrainingAnnotation) })
+		f.ready()
+	})
 	t.Run("When the Cluster is paused by an annotation, it should launch nothing until it resumes", func(t *testing.T) {
 		f.patch(f.Cluster, func() { metav1.SetMetaDataAnnotation(&f.Cluster.ObjectMeta, clusterv1.PausedAnnotation, "") })
 		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterPausedReason)
