@@ -7,7 +7,10 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -15,12 +18,23 @@ import (
 )
 
 func sleeps(t *testing.T, host string) {
-	g, ctx := NewWithT(t), t.Context()
+	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
 	wanted, next := get(g, ctx, blue).Spec.DeepCopy(), push(t, host, "1.36.4")
 	class := func(g Gomega) *v1alpha1.ClusterAPINodeClass {
-		return scopetest.Get(ctx, g, clusters.Guest.Client, "", v1alpha1.DefaultNodeClass, &v1alpha1.ClusterAPINodeClass{})
+		return scopetest.Get(ctx, g, guest, "", v1alpha1.DefaultNodeClass, &v1alpha1.ClusterAPINodeClass{})
 	}
+	claim := scopetest.NodeClaim("sleeper")
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
+	g.Expect(guest.Create(ctx, claim)).To(Succeed())
 	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.AutoNode.Sleep = &v1beta1.Sleep{Suspend: true} })
+	g.Eventually(func(g Gomega) {
+		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+		g.Expect(claim.DeletionTimestamp.IsZero()).To(BeFalse())
+		g.Expect(get(g, ctx, blue).Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateFallingAsleep))
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2), "it drains the node")
+	}).Should(Succeed())
+	claim.Finalizers = nil
+	g.Expect(guest.Update(ctx, claim)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(replicas(g, ctx, blueNamespace)).To(BeZero())
 		scaledDown(g, ctx, blueNamespace, image+strings.Repeat("3", 64))
@@ -29,6 +43,14 @@ func sleeps(t *testing.T, host string) {
 		g.Expect(reasonOf(hostedCluster, v1beta1.Ready)).To(Equal("True/Asleep"))
 		g.Expect(class(g).Annotations).To(HaveKeyWithValue(v1alpha1.AsleepUntilAnnotation, "someone wakes it"))
 	}).Should(Succeed())
+
+	// Cluster API deletes the Node of a Machine, and Karpenter's finalizer holds it.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: claim.Name, Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}, Finalizers: []string{karpv1.TerminationFinalizer},
+	}}
+	g.Expect(guest.Create(ctx, node)).To(Succeed())
+	g.Expect(guest.Delete(ctx, node)).To(Succeed())
+	g.Eventually(func(g Gomega) { scopetest.ExpectGone(ctx, g, guest, node) }).Should(Succeed())
 
 	// A payload is applied meanwhile, without a replica, and isn't complete.
 	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = next })
