@@ -3,6 +3,8 @@
 package sleep_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -323,6 +326,25 @@ func TestWhileAsleep(t *testing.T) {
 		nodes, _ := f.nodes()
 		f.Expect(nodes).To(Equal([]string{"stays"}))
 		f.Expect(f.Sleep.Asleep).To(BeTrue())
+	})
+	t.Run("When the guest takes long to answer, it should go on the next time", func(t *testing.T) {
+		f := asleep(t)
+		for i := range 5 {
+			name := fmt.Sprintf("removed-%d", i)
+			f.node(name, "general")
+			f.Expect(f.guest.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+		}
+		f.Guest.Live = interceptor.NewClient(f.guest, interceptor.Funcs{Get: func(
+			ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption,
+		) error {
+			f.pass(10 * time.Second)
+			return c.Get(ctx, key, object, options...)
+		}})
+		for _, want := range []int{3, 1, 0} {
+			f.reconcile()
+			nodes, _ := f.nodes()
+			f.Expect(nodes).To(HaveLen(want))
+		}
 	})
 	t.Run("When the spec doesn't suspend it any more, it should be awake", func(t *testing.T) {
 		f := asleep(t)

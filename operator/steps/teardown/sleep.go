@@ -38,15 +38,16 @@ func (t *Teardown) KeepAsleep(ctx context.Context, s *scope.Scope) error {
 	errs := []error{t.markDraining(ctx, s, &memory{}, cached(s.Guest))}
 	classes, err := nodeClasses(ctx, s, cached(s.Guest))
 	errs = append(errs, err)
+	ends := t.limit(s, t.drainOf(s).phase)
 	for _, class := range classes {
-		if !class.GetDeletionTimestamp().IsZero() {
+		if !class.GetDeletionTimestamp().IsZero() && !ends() {
 			errs = append(errs, client.IgnoreNotFound(releaseNodeClass(ctx, s, class, false)))
 		}
 	}
 	nodes := &corev1.NodeList{}
 	errs = append(errs, s.Guest.Cached.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}))
 	for i := range nodes.Items {
-		if node := &nodes.Items[i]; !node.DeletionTimestamp.IsZero() {
+		if node := &nodes.Items[i]; !node.DeletionTimestamp.IsZero() && !ends() {
 			errs = append(errs, releaseNode(ctx, s.Guest, node.Name))
 		}
 	}
