@@ -55,8 +55,7 @@ const (
 	AsExpectedReason = "AsExpected"
 	// PausedReason: Karpenter is scaled to zero; nodes and pods keep running. Remove spec.pausedUntil, or the Cluster's pause, to resume.
 	PausedReason = "Paused"
-	// AsleepReason: no node of Karpenter's is left, and Karpenter has no replica, until spec.autoNode.sleep or an annotation ends the sleep.
-	// The message has the time. Wake the cluster with `autonode wake`.
+	// AsleepReason: Karpenter has neither nodes nor replicas until the time in the message. Wake the cluster with `autonode wake`.
 	AsleepReason = v1alpha1.AsleepReason
 )
 
@@ -140,8 +139,7 @@ const (
 const (
 	// GuestConnectingReason: the operator is connecting. If this persists, check the control plane's pods.
 	GuestConnectingReason = "Connecting"
-	// ControlPlaneAsleepReason, with status Unknown: the Cluster's control plane is to have no replicas, so it has no API server. Machines
-	// stay as they are; the message counts them. Scale the control plane up.
+	// ControlPlaneAsleepReason, with status Unknown: the Cluster's control plane is to have no replicas. Machines stay. Scale it up.
 	ControlPlaneAsleepReason = "ControlPlaneAsleep"
 	// GuestAddressForbiddenReason: the platform doesn't let the operator connect to the API server's address; see the operator's
 	// --guest-networks.

@@ -23,8 +23,7 @@ const (
 	ApproveNodeVersionAnnotation = Group + "/approve-node-version"
 	// ResumeNodeUpgradeAnnotation on a HostedCluster is the version or the digest of a payload that failed nodes don't halt.
 	ResumeNodeUpgradeAnnotation = Group + "/resume-node-upgrade"
-	// SleepUntilAnnotation on a HostedCluster has it asleep until a time in RFC 3339, and WakeUntilAnnotation awake, whatever
-	// spec.autoNode.sleep says; of both, the latter counts.
+	// SleepUntilAnnotation has a HostedCluster asleep until a time in RFC 3339, WakeUntilAnnotation, which comes first, awake.
 	SleepUntilAnnotation = Group + "/sleep-until"
 	WakeUntilAnnotation  = Group + "/wake-until"
 	// ConfirmDeletionAnnotation is "true" on a CustomResourceDefinition of this group that may be deleted, with the nodes of all

@@ -4,8 +4,7 @@ package v1beta1
 
 import "github.com/autonode-io/autonode/api/scalar"
 
-// Sleep removes Karpenter's nodes, and then Karpenter's replicas, for a while. What is in the guest stays, and its pods are pending. The
-// annotations autonode.io/sleep-until and autonode.io/wake-until come before it.
+// Sleep removes Karpenter's nodes, and then Karpenter's replicas, for a while. The guest's objects stay, and its pods are pending.
 type Sleep struct {
 	// schedules are when the cluster is asleep: while the last start of any entry is later than the entry's last end.
 	// +optional
@@ -16,8 +15,7 @@ type Sleep struct {
 	// suspend has the cluster asleep now, whatever schedules say.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
-	// nodeDrain sets how long nodes may drain when the cluster falls asleep, and the policy at the deadline. With Stop, the cluster goes on
-	// draining until its last node is empty.
+	// nodeDrain sets how long nodes may drain when the cluster falls asleep, and the policy at the deadline.
 	// +optional
 	NodeDrain *NodeDrain `json:"nodeDrain,omitempty"`
 }

@@ -172,8 +172,7 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	}
 	status := &hostedCluster.Status
 	gauge(enabled, boolean(meta.IsStatusConditionTrue(status.Conditions, v1beta1.AutoNodeEnabled)))
-	draining := hostedCluster.Spec.AutoNode == nil || !hostedCluster.DeletionTimestamp.IsZero()
-	if draining && status.AutoNode != nil && !status.AutoNode.DrainStartedTime.IsZero() {
+	if status.AutoNode != nil && status.AutoNode.Sleep == nil && !status.AutoNode.DrainStartedTime.IsZero() {
 		// The guest may have answered later.
 		begin := cmp.Or(status.AutoNode.DrainRequestedTime.At(), status.AutoNode.DrainStartedTime.At())
 		gauge(drainDeadline, float64(begin.Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))

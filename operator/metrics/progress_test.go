@@ -116,13 +116,6 @@ func TestCollectSleep(t *testing.T) {
 		}, {
 			name:    "When it isn't known what an asleep cluster saves, it should report zero",
 			objects: []client.Object{sleeps(v1beta1.SleepStatus{Since: ptr.To(ago(time.Hour))}), rolling}, want: want(`{name="blue",namespace="clusters"} 0`),
-		}, {
-			name: "When a cluster is deleted while it falls asleep, it should report the deadline",
-			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.DeletionTimestamp = ptr.To(ago(time.Hour).Time)
-				h.Status.AutoNode.Sleep, h.Status.AutoNode.DrainStartedTime = &v1beta1.SleepStatus{}, ptr.To(ago(10*time.Minute))
-			}), rolling},
-			want: map[string]string{"drain_deadline_timestamp_seconds": `{name="blue",namespace="clusters"} 1800001200`, "sleep_saved_dollars_per_hour": ""},
 		},
 	})
 }

@@ -206,8 +206,7 @@ func (r *reconciliation) decide() {
 	}
 }
 
-// sleeps reports whether the cluster has no nodes, and its Karpenter is to have no replica. One that has just begun takes a minute before
-// it launches anything: see division.InFlight.
+// sleeps reports whether the cluster's Karpenter is to have no replica. One that has just begun launches nothing for division.InFlight.
 func (c *cluster) sleeps() bool {
 	if c.member == nil || len(c.used) > 0 {
 		return false

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,9 +46,6 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	}
 	if s.Component != nil {
 		hostedCluster.Status.AutoNode.FeatureGates = s.Component.Status.FeatureGates
-	}
-	if s.Draining() {
-		hostedCluster.Status.AutoNode.Sleep = nil
 	}
 	status := hostedCluster.Status.AutoNode
 	if falls := status.Sleep != nil && status.Sleep.Since == nil; o.state != draining && (o.state == paused || !falls) {
@@ -165,16 +163,12 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	is := func(c *metav1.Condition, status metav1.ConditionStatus) bool { return c != nil && c.Status == status }
 
 	if s.Sleep.Wanted() {
-		sleeping := summary{
-			status: metav1.ConditionTrue, reason: v1beta1.FallingAsleepReason, message: s.Sleep.Message, state: v1beta1.AutoNodeStateFallingAsleep,
-		}
+		state := v1beta1.AutoNodeStateFallingAsleep
 		if s.Sleep.Asleep {
-			sleeping.reason, sleeping.state = v1beta1.AsleepReason, v1beta1.AutoNodeStateAsleep
+			state = v1beta1.AutoNodeStateAsleep
 		}
-		if o.message != "" {
-			sleeping.message += "; " + o.message
-		}
-		return sleeping
+		message := strings.TrimSuffix(s.Sleep.Message+"; "+o.message, "; ")
+		return summary{status: metav1.ConditionTrue, reason: string(state), message: message, state: state} // reasons are called as the states
 	}
 	progressing, reason, doing := progress(status.Version, component)
 	switch runs := is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue); {

@@ -384,7 +384,7 @@ func TestConcludeSleep(t *testing.T) {
 			"falling asleep":                  {status: &v1beta1.SleepStatus{}, sleeps: true, drains: true},
 			"asleep":                          {status: &asleep, sleeps: true},
 			"paused":                          {status: &v1beta1.SleepStatus{}, state: paused, sleeps: true},
-			"being turned off":                {status: &v1beta1.SleepStatus{}, state: draining, off: true, drains: true},
+			"being turned off":                {status: &v1beta1.SleepStatus{}, state: draining, off: true, sleeps: true, drains: true},
 			"its spec isn't followed anymore": {status: &v1beta1.SleepStatus{}, state: waiting, sleeps: true, drains: true},
 		} {
 			g, s := NewWithT(t), running("1.36.3")

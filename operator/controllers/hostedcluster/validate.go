@@ -117,13 +117,8 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	if _, err := nodeupgrade.Window(upgrade); err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
 	}
-	if err := sleep.Validate(hostedCluster); err != nil {
+	if _, _, err := sleep.Decide(hostedCluster, profile, r.clock.Now()); err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the same
-	}
-	if profile.NodeClass.DrainingAnnotation == "" &&
-		(hostedCluster.Spec.AutoNode.Sleep != nil || hostedCluster.Annotations[v1beta1.SleepUntilAnnotation] != "") {
-		return decision{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf("clusters on platform %s can't sleep; "+
-			"remove spec.autoNode.sleep and annotation %s", profile.Platform, v1beta1.SleepUntilAnnotation)}, nil
 	}
 	if !profile.HoldsUpgrades && upgrade != nil && (upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate ||
 		upgrade.Canary != nil || upgrade.HaltOn != nil) {

@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/maintenance"
 	"github.com/autonode-io/autonode/operator/message"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/nodeclass"
 	"github.com/autonode-io/autonode/operator/steps/teardown"
@@ -30,8 +31,6 @@ type Sleep struct {
 	Clock    clock.PassiveClock
 }
 
-var _ scope.Step = Sleep{}
-
 // New returns the step.
 func New(drain *teardown.Teardown) Sleep { return Sleep{drain, clock.RealClock{}} }
 
@@ -41,14 +40,11 @@ func (Sleep) Name() string { return "sleep" }
 // Reconcile fills s.Sleep and owns status.autoNode.sleep. The steps behind it go on while a cluster sleeps: a payload is applied, with no
 // replica. Without a guest a cluster stays as it is.
 func (z Sleep) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	if s.Profile.NodeClass.DrainingAnnotation == "" {
-		return scope.Result{}, nil // ValidConfiguration says so
-	}
 	if s.HostedCluster.Status.AutoNode == nil {
 		s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{}
 	}
 	now, status := z.Clock.Now(), s.HostedCluster.Status.AutoNode
-	asleep, until, invalid := decide(s.HostedCluster, now)
+	asleep, until, invalid := Decide(s.HostedCluster, s.Profile, now)
 	reachable := s.Guest != nil && s.Guest.Complete && s.Component != nil
 	if known := status.Sleep; invalid != nil || !reachable && asleep != (known != nil) { // ValidConfiguration or GuestReachable says so
 		asleep, until = known != nil, time.Time{}
@@ -67,7 +63,7 @@ func (z Sleep) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, err
 		status.Sleep = nil
 		return result, nil
 	case status.Sleep == nil:
-		status.Sleep = &v1beta1.SleepStatus{SavedPerHour: z.Teardown.Price(ctx, s)}
+		status.Sleep, status.DrainStartedTime = &v1beta1.SleepStatus{SavedPerHour: z.Teardown.Price(ctx, s)}, nil // its drain is another one
 	}
 	s.Sleep = scope.Sleep{Until: "someone wakes it", Asleep: status.Sleep.Since != nil, Message: "someone wakes it"}
 	if !until.IsZero() {
@@ -93,7 +89,6 @@ func (z Sleep) proceed(ctx context.Context, s *scope.Scope, result *scope.Result
 	status := s.HostedCluster.Status.AutoNode.Sleep
 	if s.Sleep.Asleep {
 		if s.Sleep.Asleep, err = z.Teardown.IsEmpty(ctx, s); err != nil {
-			s.Sleep.Asleep = true
 			return "", err //nolint:wrapcheck // the teardown's own
 		}
 	}
@@ -114,14 +109,16 @@ func (z Sleep) proceed(ctx context.Context, s *scope.Scope, result *scope.Result
 	return "", nil
 }
 
-// Validate returns an error that names the field or the annotation which can't be followed.
-func Validate(hostedCluster *v1beta1.HostedCluster) error {
-	_, _, err := decide(hostedCluster, time.Now())
-	return err
-}
-
-// decide decides by the annotations, then the spec, whether a cluster has to be asleep, and until when that is so; zero for ever.
-func decide(hostedCluster *v1beta1.HostedCluster, now time.Time) (asleep bool, until time.Time, err error) {
+// Decide decides by the annotations, then the spec, whether a cluster has to be asleep, and until when that is so; zero for ever. An error names
+// the field or the annotation which can't be followed.
+func Decide(hostedCluster *v1beta1.HostedCluster, profile *provider.Profile, now time.Time) (asleep bool, until time.Time, err error) {
+	if profile.NodeClass.DrainingAnnotation == "" {
+		if hostedCluster.Spec.AutoNode.Sleep != nil || hostedCluster.Annotations[v1beta1.SleepUntilAnnotation] != "" {
+			err = fmt.Errorf("clusters on platform %s can't sleep; remove spec.autoNode.sleep and annotation %s", profile.Platform,
+				v1beta1.SleepUntilAnnotation)
+		}
+		return false, until, err
+	}
 	spec := ptr.Deref(hostedCluster.Spec.AutoNode.Sleep, v1beta1.Sleep{})
 	schedules, err := maintenance.ParseSleep(spec.Schedules)
 	if err != nil {

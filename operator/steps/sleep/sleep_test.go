@@ -365,6 +365,12 @@ func TestWhileAsleep(t *testing.T) {
 	})
 }
 
+// validate returns the error of what the HostedCluster says about sleep.
+func (f *fixture) validate() error {
+	_, _, err := sleep.Decide(f.HostedCluster, f.Profile, f.clock.Now())
+	return err
+}
+
 func TestAnnotations(t *testing.T) {
 	const past, evening, night = "2026-11-23T10:00:00Z", "2026-11-23T18:00:00+01:00", "2026-11-24T03:00:00Z"
 	for _, test := range []struct {
@@ -392,7 +398,7 @@ func TestAnnotations(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFixture(t, test.spec)
 			f.HostedCluster.Annotations = map[string]string{v1beta1.SleepUntilAnnotation: test.sleep, v1beta1.WakeUntilAnnotation: test.wake}
-			f.Expect(sleep.Validate(f.HostedCluster)).To(Succeed())
+			f.Expect(f.validate()).To(Succeed())
 			f.pass(test.at)
 			f.Expect(f.settle()).To(Equal(test.after))
 			f.Expect(f.Sleep).To(And(HaveField("Asleep", test.asleep), HaveField("Until", test.until)))
@@ -423,7 +429,7 @@ func TestValidate(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFixture(t, &v1beta1.Sleep{Schedules: []v1beta1.SleepSchedule{test.schedule}})
 			f.HostedCluster.Annotations = map[string]string{test.annotation: test.value}
-			f.Expect(sleep.Validate(f.HostedCluster)).To(MatchError(test.want))
+			f.Expect(f.validate()).To(MatchError(test.want))
 			f.settle()
 			f.Expect(f.Sleep).To(Equal(scope.Sleep{}), "it stays awake")
 		})

@@ -10,10 +10,12 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 )
@@ -30,6 +32,10 @@ func TestDeadline(t *testing.T) {
 		g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
 	}
 	f.delete()
+	yesterday := ptr.To(scalar.NewTime(f.clock.Now().Add(-24 * time.Hour)))
+	f.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{ // it was falling asleep, which has another deadline
+		Sleep: &v1beta1.SleepStatus{}, DrainStartedTime: yesterday, DrainRequestedTime: yesterday,
+	}
 
 	t.Run("When the deadline passes, it should wake for that, and let Karpenter terminate pods, once", func(t *testing.T) {
 		g := NewWithT(t)

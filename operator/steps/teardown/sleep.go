@@ -22,18 +22,14 @@ func (t *Teardown) Empty(ctx context.Context, s *scope.Scope) (scope.Result, err
 	return t.withGuest(ctx, s, t.memoryOf(s))
 }
 
-// IsEmpty reports whether neither NodeClaims nor Machines of Karpenter's appeared in a cluster that is asleep. It reads caches.
+// IsEmpty reports whether no NodeClaim and no Machine of Karpenter's appeared in a cluster that is asleep, as far as caches can be read.
 func (t *Teardown) IsEmpty(ctx context.Context, s *scope.Scope) (bool, error) {
 	claims, err := nodeClaims(ctx, s, cached(s.Guest))
-	if err != nil || len(claims) > 0 {
-		return false, err
-	}
-	machines, err := t.machines(ctx, t.Management, s)
-	return len(machines) == 0, err
+	machines, failed := t.machines(ctx, t.Management, s)
+	return len(claims)+len(machines) == 0, errors.Join(err, failed)
 }
 
-// KeepAsleep does for a cluster without Karpenter what only that would do: it marks node classes, and takes finalizers from node classes
-// and Nodes that are being deleted.
+// KeepAsleep marks node classes, and takes Karpenter's finalizers from node classes and Nodes that are being deleted.
 func (t *Teardown) KeepAsleep(ctx context.Context, s *scope.Scope) error {
 	errs := []error{t.markDraining(ctx, s, &memory{}, cached(s.Guest))}
 	classes, err := nodeClasses(ctx, s, cached(s.Guest))
@@ -56,15 +52,12 @@ func (t *Teardown) KeepAsleep(ctx context.Context, s *scope.Scope) error {
 
 // Price is the sum of the list prices an hour of the Machines that Karpenter made; empty where none is known.
 func (t *Teardown) Price(ctx context.Context, s *scope.Scope) string {
-	machines, err := t.machines(ctx, t.Management, s)
-	if err != nil {
-		return ""
-	}
 	price := 0.0
+	machines, err := t.machines(ctx, t.Management, s)
 	for i := range machines {
 		price += annotation.MachineOf(&machines[i]).Price
 	}
-	if price == 0 {
+	if err != nil || price == 0 {
 		return ""
 	}
 	return fmt.Sprintf("$%.3f", price)

@@ -81,6 +81,9 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	case message != "":
 		return t.withhold(ctx, s, message)
 	}
+	if status := s.HostedCluster.Status.AutoNode; status != nil && status.Sleep != nil { // what drains now doesn't drain for a sleep
+		status.Sleep, status.DrainStartedTime = nil, nil
+	}
 	m, run := t.memoryOf(s), t.withGuest
 	switch {
 	case s.Guest == nil:
