@@ -39,7 +39,7 @@ func NewCommand() *cobra.Command {
 		Short: "Show when nodes came and went, why, and what they cost",
 		Long: `Show when nodes came and went, why, and what they cost.
 
-The command reads the guest's NodeRecords, which Karpenter keeps for a week. A node's cost is its price at the launch
+The command reads the guest's NodeRecords, which Karpenter keeps for a week by default. A node's cost is its price at the launch
 times the time that it lived; that of a running node isn't in the sum.`,
 		Example: `  autonode history
   autonode history --since 168h --nodepool general -o json`,
@@ -70,7 +70,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	if err := o.Cluster.List(ctx, list, "NodeRecords", "NodeRecords"); err != nil {
 		return err
 	}
-	events, names, launched, gone, cost := o.timeline(list.Items, time.Now().Add(-o.Since))
+	events, names, gone, cost := o.timeline(list.Items, time.Now().Add(-o.Since))
 	return printer.Print(streams.Out, o.Output, struct {
 		Events []Event `json:"events"`
 	}{events}, func(to io.Writer) error {
@@ -85,42 +85,37 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		printer.Printf(to, "%s launched, %d gone for %s\n", english.Plural(launched, "node", ""), gone, printer.Dollars(cost))
+		printer.Printf(to, "%s launched, %d gone for %s\n", english.Plural(len(events)-gone, "node", ""), gone, printer.Dollars(cost))
 		return nil
 	}, names...)
 }
 
 // timeline returns the events after a time, oldest first, and the names of their records. The guest's admin may edit costs.
-func (o *Options) timeline(
-	records []v1alpha1.NodeRecord, after time.Time,
-) (events []Event, names []string, launched, gone int, cost float64) {
+func (o *Options) timeline(records []v1alpha1.NodeRecord, after time.Time) (events []Event, names []string, gone int, cost float64) {
 	events = []Event{}
 	for i := range records {
-		r := &records[i]
+		r, before := &records[i], len(events)
 		if o.NodePool != "" && string(r.Launch.NodePool) != o.NodePool {
 			continue
 		}
 		event := Event{Node: r.Launch.Node, NodePool: r.Launch.NodePool, InstanceType: r.Launch.InstanceType}
-		shown := false
-		if at := r.Launch.Time.At(); at.After(after) {
-			event.Time = at
+		if event.Time = r.Launch.Time.At(); event.Time.After(after) {
 			event.Text = strings.TrimSuffix(fmt.Sprintf("launched for %s, %s/h", r.Launch.For, r.Launch.PricePerHour), ", /h") // some have no price
-			events, shown = append(events, event), true
-			launched++
+			events = append(events, event)
 		}
 		if r.End != nil && r.End.Time.At().After(after) {
 			event.Time, event.Reason = r.End.Time.At(), r.End.Reason
-			event.Text = fmt.Sprintf("gone after %s, %s: %s", r.End.Lived, cmp.Or(r.End.Cost, "no price"), r.End.Because)
-			events, shown = append(events, event), true
+			event.Text = fmt.Sprintf("gone after %s, %s: %s", cmp.Or(r.End.Lived, "an unknown time"), cmp.Or(r.End.Cost, "no price"), r.End.Because)
+			events = append(events, event)
 			if dollars, err := strconv.ParseFloat(strings.TrimPrefix(string(r.End.Cost), "$"), 64); err == nil {
 				cost += dollars
 			}
 			gone++
 		}
-		if shown {
+		if len(events) > before {
 			names = append(names, r.Name)
 		}
 	}
 	slices.SortStableFunc(events, func(a, b Event) int { return a.Time.Compare(b.Time) })
-	return events, names, launched, gone, cost
+	return events, names, gone, cost
 }

@@ -52,7 +52,7 @@ func TestTimeline(t *testing.T) {
 		*recordOf("web-3", "web", 70, 0, "", "", ""), *recordOf("web-1", "web", 0, 60, "$0.08", "Empty", "1 node became 0"), *recordOf("gpu-2", "gpu", 0, 90, "$1.80", "Expired", "old"),
 	}
 	unpriced, malformed := recordOf("a", "own", 0, 5, "", "Deleted", "by a request"), recordOf("b", "own", 0, 6, "much", "Unknown", "edited")
-	unpriced.Launch.PricePerHour = ""
+	unpriced.Launch.PricePerHour, unpriced.End.Lived = "", ""
 	const came = " launched for 2 pods, shop/cart"
 	web1, web3, gpu2 := "13:00 web-1 gone after 60m, $0.08: Empty: 1 node became 0", "13:10 web-3"+came+", $0.083/h", "13:30 gpu-2 gone after 90m, $1.80: Expired: old"
 	for name, test := range map[string]struct {
@@ -69,17 +69,17 @@ func TestTimeline(t *testing.T) {
 		"When a NodePool is named, it should have its nodes alone":          {records: records, nodePool: "gpu", sums: "1 launched, 1 gone, 1.80: gpu-2-1a2b3c4d", want: []string{"12:00 gpu-2" + came + ", $0.083/h", gpu2}},
 		"When a node has no price or a malformed cost, it should leave it out of the sum": {
 			records: []v1alpha1.NodeRecord{*unpriced, *malformed}, sums: "2 launched, 2 gone, 0.00: a-1a2b3c4d b-1a2b3c4d",
-			want: []string{"12:00 a" + came, "12:00 b" + came + ", $0.083/h", "12:05 a gone after 5m, no price: Deleted: by a request", "12:06 b gone after 6m, much: Unknown: edited"},
+			want: []string{"12:00 a" + came, "12:00 b" + came + ", $0.083/h", "12:05 a gone after an unknown time, no price: Deleted: by a request", "12:06 b gone after 6m, much: Unknown: edited"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, got := NewWithT(t), []string(nil)
-			events, names, launched, gone, cost := (&Options{NodePool: test.nodePool}).timeline(test.records, test.after)
+			events, names, gone, cost := (&Options{NodePool: test.nodePool}).timeline(test.records, test.after)
 			for _, e := range events {
 				got = append(got, e.Time.Format("15:04 ")+string(e.Node)+" "+e.Text)
 			}
 			g.Expect(cmp.Diff(test.want, got)).To(BeEmpty(), "(-want +got)")
-			g.Expect(fmt.Sprintf("%d launched, %d gone, %.2f: %s", launched, gone, cost, strings.Join(names, " "))).To(Equal(test.sums))
+			g.Expect(fmt.Sprintf("%d launched, %d gone, %.2f: %s", len(events)-gone, gone, cost, strings.Join(names, " "))).To(Equal(test.sums))
 		})
 	}
 }

@@ -38,16 +38,11 @@ func printGone(to io.Writer, r *v1alpha1.NodeRecord) {
 		fmt.Sprintf("launched at %s for %s", r.Launch.Time.At().UTC().Format(time.DateTime+" MST"), r.Launch.For),
 		strings.TrimSuffix(fmt.Sprintf("%s %s in zone %s, %s/h", r.Launch.CapacityType, r.Launch.InstanceType,
 			cmp.Or(r.Launch.Zone, "unknown"), r.Launch.PricePerHour), ", /h"), // some have no price
-		fmt.Sprintf("lived %s for %s", r.End.Lived, cmp.Or(r.End.Cost, "an unknown price")),
+		fmt.Sprintf("lived %s for %s", cmp.Or(r.End.Lived, "an unknown time"), cmp.Or(r.End.Cost, "an unknown price")),
+		"launched after " + string(r.End.LaunchedAfter), "registered after " + string(r.End.RegisteredAfter),
+		"initialized after " + string(r.End.InitializedAfter),
 	}
-	for _, fact := range []struct {
-		text  string
-		value v1alpha1.RecordText
-	}{{"launched after ", r.End.LaunchedAfter}, {"registered after ", r.End.RegisteredAfter}, {"initialized after ", r.End.InitializedAfter}} {
-		if fact.value != "" {
-			facts = append(facts, fact.text+string(fact.value))
-		}
-	}
+	facts = slices.DeleteFunc(facts, func(fact string) bool { return strings.HasSuffix(fact, " after ") }) // it didn't get so far
 	for _, refused := range r.Launch.Refused {
 		facts = append(facts, "unavailable at its launch: "+strings.TrimSpace(string(refused)))
 	}

@@ -33,6 +33,7 @@ func TestGone(t *testing.T) {
 	}
 	running, unpriced := recordOf("web-r-1a2b3c4d", "running", 8), recordOf("own-1-1a2b3c4d", "own", 8)
 	running.End, unpriced.Launch.PricePerHour, unpriced.Launch.Zone, unpriced.End.Cost = nil, "", "", ""
+	unpriced.End.Lived, unpriced.End.RegisteredAfter, unpriced.End.InitializedAfter = "", "", ""
 	server.Create(t, running, unpriced, recordOf("web-x1-1a2b3c4d", "went", 8), recordOf("web-x2-2a2b3c4d", "went", 10), recordOf("web-x3-3a2b3c4d", "went", 9))
 
 	t.Run("When a node is gone, it should say why, what it was launched for and what it cost", func(t *testing.T) {
@@ -48,7 +49,7 @@ Facts:
   initialized after 45s
   unavailable at its launch: spot c2-tiny in zone a: InsufficientCapacity
 `))
-		g.Expect(why(t, "own")).To(ContainSubstring("\n  spot c2-small in zone unknown\n  lived 60m for an unknown price\n"))
+		g.Expect(why(t, "own")).To(ContainSubstring("\n  spot c2-small in zone unknown\n  lived an unknown time for an unknown price\n  launched after 4s\n  unavailable at"))
 	})
 	t.Run("When several nodes had the name, it should have the one that went last", func(t *testing.T) {
 		g := NewWithT(t)
