@@ -82,6 +82,7 @@ var kindsOfOurs = []kindOfOurs{
 	{"capacityleases.autonode.io", "capacitylease/everything", &autonodev1alpha1.CapacityLeaseList{}, false},
 	{"instancetypecatalogs.karpenter.cluster.x-k8s.io", "instancetypecatalog/everything", &v1alpha1.InstanceTypeCatalogList{}, false},
 	{"clusterapinodeclasses.karpenter.cluster.x-k8s.io", "clusterapinodeclass/everything", &v1alpha1.ClusterAPINodeClassList{}, true},
+	{"noderecords.karpenter.cluster.x-k8s.io", "", &v1alpha1.NodeRecordList{}, true},
 }
 
 // TestScalars writes into each number, quantity, time and duration of each CRD of ours whatever its schema admits; and then, as if it had been
@@ -136,7 +137,8 @@ type feeder struct {
 	crd     *apiextensionsv1.CustomResourceDefinition
 	rest    rest.Interface
 	path    string
-	// spec and status are examples, in which every field of interest is set.
+	// parts are the fields of spec and status, examples in which every field of interest is set. A NodeRecord's are its launch and its end.
+	parts        [2]string
 	spec, status any
 	labels       map[string]string
 	// count of the objects that were made; the last one's name ends with it.
@@ -164,7 +166,11 @@ func newFeeder(t *testing.T, kind *kindOfOurs) *feeder {
 	var err error
 	f.rest, err = rest.UnversionedRESTClientFor(config)
 	g.Expect(err).NotTo(HaveOccurred())
-	f.spec, f.status = map[string]any{}, example(version.Schema.OpenAPIV3Schema.Properties["status"])
+	f.parts, f.spec = [2]string{"spec", "status"}, map[string]any{}
+	if launch, ok := version.Schema.OpenAPIV3Schema.Properties["launch"]; ok {
+		f.parts, f.spec = [2]string{"launch", "end"}, example(launch)
+	}
+	f.status = example(version.Schema.OpenAPIV3Schema.Properties[f.parts[1]])
 	if f.example != "" {
 		object := map[string]any{}
 		g.Expect(yaml.Unmarshal(exampleOf(t, f.example), &object)).To(Succeed())
@@ -322,7 +328,7 @@ func (f *feeder) feed(t *testing.T) {
 			f.refused[l.place] = append(f.refused[l.place], value)
 		}
 	})
-	for _, part := range []string{"spec", "status"} {
+	for _, part := range f.parts {
 		of := f.crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties[part]
 		for _, place := range places(leaf{schema: &of, place: part}) {
 			if !covered[place] {
@@ -361,7 +367,7 @@ func (f *feeder) feedRefused(t *testing.T) {
 const inForce = "relaxed"
 
 func (f *feeder) relaxed(ctx context.Context) (bool, error) {
-	raw, err := f.rest.Post().AbsPath(f.path).Param("dryRun", "All").Body(f.object("dry", map[string]any{"spec": f.spec, inForce: true})).Do(ctx).Raw()
+	raw, err := f.rest.Post().AbsPath(f.path).Param("dryRun", "All").Body(f.object("dry", map[string]any{f.parts[0]: f.spec, inForce: true})).Do(ctx).Raw()
 	return strings.Contains(string(raw), inForce), err
 }
 
@@ -371,11 +377,11 @@ func (f *feeder) each(t *testing.T, values func(leaf) []string, see func(l leaf,
 	g := NewWithT(t)
 	seen := map[string]bool{}
 	properties := f.crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
-	spec, status := properties["spec"], properties["status"]
+	spec, status := properties[f.parts[0]], properties[f.parts[1]]
 	// Nothing but the value under test is wrong with an object.
 	g.Expect(f.create(t.Context())).To(Succeed())
 	g.Expect(f.report(t.Context())).To(Succeed())
-	visit(leaf{schema: &spec, place: "spec"}, f.spec, func(l leaf) {
+	visit(leaf{schema: &spec, place: f.parts[0]}, f.spec, func(l leaf) {
 		if seen[l.place] {
 			return
 		}
@@ -386,7 +392,7 @@ func (f *feeder) each(t *testing.T, values func(leaf) []string, see func(l leaf,
 		}
 	})
 	fresh := false
-	visit(leaf{schema: &status, place: "status"}, f.status, func(l leaf) {
+	visit(leaf{schema: &status, place: f.parts[1]}, f.status, func(l leaf) {
 		seen[l.place] = true
 		for _, value := range values(l) {
 			l.set(json.RawMessage(value))
@@ -419,7 +425,7 @@ func (f *feeder) object(name string, content map[string]any) []byte {
 func (f *feeder) create(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := f.rest.Post().AbsPath(f.path).Body(f.object(strconv.Itoa(f.count+1), map[string]any{"spec": f.spec})).Do(ctx).Error()
+	err := f.rest.Post().AbsPath(f.path).Body(f.object(strconv.Itoa(f.count+1), map[string]any{f.parts[0]: f.spec})).Do(ctx).Error()
 	if err == nil {
 		f.count++
 	}
@@ -430,11 +436,15 @@ func (f *feeder) create(ctx context.Context) error {
 func (f *feeder) report(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	raw, err := json.Marshal(map[string]any{"status": f.status})
+	raw, err := json.Marshal(map[string]any{f.parts[1]: f.status})
 	if err != nil {
 		panic(err)
 	}
-	return refusal(f.rest.Patch(types.MergePatchType).AbsPath(f.path, scalarsNamespace+"-"+strconv.Itoa(f.count), "status").Body(raw).Do(ctx).Error())
+	path := []string{f.path, scalarsNamespace + "-" + strconv.Itoa(f.count)}
+	if f.crd.Spec.Versions[0].Subresources.Status != nil {
+		path = append(path, "status")
+	}
+	return refusal(f.rest.Patch(types.MergePatchType).AbsPath(path...).Body(raw).Do(ctx).Error())
 }
 
 // refusal is the error of a request that was answered. Any other is one that took too long.
