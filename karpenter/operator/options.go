@@ -4,7 +4,6 @@ package operator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/utils/env"
+	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -187,11 +187,12 @@ func (o *Options) complete() error {
 		errs = append(errs, fmt.Errorf("--guest-kubeconfig and --management-kubeconfig are both %q; for a cluster that is both, set "+
 			"KUBECONFIG instead", o.GuestKubeconfig))
 	}
-	if o.Parsed.AllowedPatches, err = parseAllowedPatches(o.AllowedBootstrapPatches); err != nil {
-		errs = append(errs, err)
+	err = yaml.UnmarshalStrict([]byte(o.AllowedBootstrapPatches), &o.Parsed.AllowedPatches)
+	if err != nil || o.AllowedBootstrapPatches != "" && o.Parsed.AllowedPatches == nil { // null would allow any
+		errs = append(errs, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w", err))
 	}
-	if o.Parsed.KubeletBounds, err = parseKubeletBounds(o.KubeletBounds); err != nil {
-		errs = append(errs, err)
+	if err := yaml.UnmarshalStrict([]byte(o.KubeletBounds), &o.Parsed.KubeletBounds); err != nil {
+		errs = append(errs, fmt.Errorf("--kubelet-bounds isn't an object with forbidden, max and min, in JSON: %w", err))
 	}
 	if o.Parsed.Upgrades, err = version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
 		errs = append(errs, fmt.Errorf("--node-upgrade-window: %w", err))
@@ -219,34 +220,6 @@ func (o *Options) Names() v1beta1.Names {
 		return v1beta1.SharedNames(o.ClusterName)
 	}
 	return v1beta1.DedicatedNames()
-}
-
-// parseAllowedPatches returns nil where any are allowed.
-func parseAllowedPatches(text string) ([]v1alpha1.BootstrapPatches, error) {
-	if text == "" {
-		return nil, nil
-	}
-	allowed := []v1alpha1.BootstrapPatches{}
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&allowed); err != nil || allowed == nil {
-		return nil, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w", err)
-	}
-	return allowed, nil
-}
-
-// parseKubeletBounds returns nil where there are none.
-func parseKubeletBounds(text string) (*v1alpha1.KubeletBounds, error) {
-	if text == "" {
-		return nil, nil
-	}
-	bounds := &v1alpha1.KubeletBounds{}
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(bounds); err != nil {
-		return nil, fmt.Errorf("--kubelet-bounds isn't an object with forbidden, max and min, in JSON: %w", err)
-	}
-	return bounds, nil
 }
 
 // ToContext implements options.Injectable. Run passes these options explicitly, so the context doesn't hold them.

@@ -31,6 +31,10 @@ func TestOptions(t *testing.T) {
 			[]string{"--cluster-name=blue", "--namespace=n", "--zone-topology-keys=kubernetes.io/hostname"}, `--zone-topology-keys and --region-topology-keys: "kubernetes.io/hostname"`},
 		{"When the bounds of kubelets aren't an object of theirs, it should say so",
 			[]string{"--cluster-name=blue", "--namespace=n", `--kubelet-bounds={"max":{"pods":1}}`}, "--kubelet-bounds isn't an object with forbidden, max and min, in JSON"},
+		{"When the allowed bootstrap patches are null, it should say so, as it would allow any",
+			[]string{"--cluster-name=blue", "--namespace=n", "--allowed-bootstrap-patches=null"}, "--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it"},
+		{"When an allowed bootstrap patch has an unknown field, it should name it",
+			[]string{"--cluster-name=blue", "--namespace=n", `--allowed-bootstrap-patches=[{"kinds":"A"}]`}, `unknown field "kinds"`},
 		{"When there is an argument that is no flag, it should name it", []string{"--cluster-name=blue", "--namespace=n", "please"}, `unexpected argument "please"`},
 		{"When a flag isn't known, it should name it", []string{"--cluster-api-kubeconfig=/k"}, "cluster-api-kubeconfig"},
 	} {
@@ -53,13 +57,16 @@ func TestOptions(t *testing.T) {
 		t.Setenv("REGION_TOPOLOGY_KEYS", "csi.example.com/region")
 		t.Setenv("VM_MEMORY_OVERHEAD", "5%")
 		t.Setenv("SHARED_CATALOG_NAMESPACE", "autonode-catalogs")
+		t.Setenv("ALLOWED_BOOTSTRAP_PATCHES", "[]")
 		t.Setenv("KUBELET_BOUNDS", `{"forbidden":["clusterDNS"]}`)
 		got, _, err := ParseOptions(nil, io.Discard)
 		want := Options{
 			GuestKubeconfig: "/guest", ManagementKubeconfig: "/management", ClusterName: "blue", Namespace: "clusters-blue", NodeVersion: "v1.36.3",
 			ZoneTopologyKeys: "csi.example.com/zone", RegionTopologyKeys: "csi.example.com/region", MemoryOverhead: "5%",
 			SharedCatalogNamespace: "autonode-catalogs", KubeletBounds: `{"forbidden":["clusterDNS"]}`,
+			AllowedBootstrapPatches: "[]",
 			Parsed: Parsed{
+				AllowedPatches: []v1alpha1.BootstrapPatches{},
 				KubeletBounds:  &v1alpha1.KubeletBounds{Forbidden: []v1alpha1.KubeletField{"clusterDNS"}},
 				TopologyKeys:   wellknown.TopologyKeys{Zone: []string{"csi.example.com/zone"}, Region: []string{"csi.example.com/region"}},
 				MemoryOverhead: 0.05,
