@@ -11,7 +11,7 @@ import (
 // RecordedDayLabel is on a NodeRecord: the day of its last write in UTC, such as 2026-11-30.
 const RecordedDayLabel = Group + "/recorded-day"
 
-// NodeRecord is why a node came, what it cost and why it went. Karpenter deletes it a week after the node.
+// NodeRecord is why a node came, what it cost and why it went. Karpenter deletes it a week after the node by default.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=noderecords,scope=Cluster
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.launch.node`
@@ -38,6 +38,12 @@ type NodeRecordList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []NodeRecord `json:"items"`
+}
+
+// NodeRecordName returns the name of a NodeClaim's NodeRecord, which ends in the start of the NodeClaim's UID.
+func NodeRecordName(claim metav1.Object) string {
+	name, uid := claim.GetName(), claim.GetUID()
+	return name[:min(len(name), 244)] + "-" + string(uid[:min(len(uid), 8)])
 }
 
 // RecordText is a short text of a NodeRecord.
@@ -73,8 +79,9 @@ type NodeEnd struct {
 	Lived RecordText `json:"lived,omitempty"`
 	// cost in US dollars, such as $0.27: the price at the launch for that time.
 	Cost RecordText `json:"cost,omitempty"`
-	// reason why the node went: Upgrade for another version or image of nodes, Reclaimed with borrowed capacity, Deleted by a request.
-	// +kubebuilder:validation:Enum=Empty;Underutilized;Drifted;Expired;Interrupted;Unhealthy;ScaledDown;Reclaimed;Upgrade;LaunchFailed;Deleted;Unknown
+	// reason why the node went: Upgrade for another version or image of nodes, Reclaimed with borrowed capacity, Deleted by a request,
+	// Teardown when the operator deleted its machine without Karpenter.
+	// +kubebuilder:validation:Enum=Empty;Underutilized;Drifted;Expired;Interrupted;Unhealthy;ScaledDown;Reclaimed;Upgrade;LaunchFailed;Deleted;Teardown;Unknown
 	Reason string `json:"reason"`
 	// because is the reason with its details.
 	// +kubebuilder:validation:MaxLength=512

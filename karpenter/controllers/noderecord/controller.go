@@ -48,8 +48,8 @@ import (
 )
 
 const (
-	keptDays, keptRecords, sweepInterval                = 7, 1000, time.Hour
-	maxText, maxBecause, maxName, maxRefused, maxOwners = 256, 512, 253, 8, 2
+	keptDays, keptRecords, sweepInterval       = 7, 1000, time.Hour
+	maxText, maxBecause, maxRefused, maxOwners = 256, 512, 8, 2
 )
 
 var ends = promauto.With(crmetrics.Registry).NewCounterVec(prometheus.CounterOpts{
@@ -158,7 +158,7 @@ func (c *Controller) sweep(ctx context.Context) error {
 		return fmt.Errorf("listing NodeClaims and NodeRecords: %w", err)
 	}
 	for i := range claims.Items {
-		existing[nameOf(&claims.Items[i])] = true
+		existing[v1alpha1.NodeRecordName(&claims.Items[i])] = true
 	}
 	gone := slices.DeleteFunc(records.Items, func(r v1alpha1.NodeRecord) bool { return existing[r.Name] })
 	dayOf := func(r *v1alpha1.NodeRecord) string {
@@ -232,7 +232,7 @@ func (c *Controller) render(claim *karpv1.NodeClaim, end time.Time) *v1alpha1.No
 		return ""
 	}
 	launched, created, cost := since(claim, karpv1.ConditionTypeLaunched), claim.CreationTimestamp.Time, ""
-	record := &v1alpha1.NodeRecord{ObjectMeta: metav1.ObjectMeta{Name: nameOf(claim), Labels: map[string]string{
+	record := &v1alpha1.NodeRecord{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NodeRecordName(claim), Labels: map[string]string{
 		v1alpha1.RecordedDayLabel: day(c.Clock.Now()), karpv1.NodePoolLabelKey: claim.Labels[karpv1.NodePoolLabelKey],
 	}}, Launch: v1alpha1.NodeLaunch{
 		Time: timeOf(launched), Node: text(cmp.Or(claim.Status.NodeName, path.Base(claim.Annotations[v1alpha1.MachineAnnotation]))),
@@ -353,9 +353,6 @@ func since(claim *karpv1.NodeClaim, condition string) time.Time {
 	return time.Time{}
 }
 
-func nameOf(c *karpv1.NodeClaim) string {
-	return c.Name[:min(len(c.Name), maxName-9)] + "-" + string(c.UID[:8])
-}
 func day(t time.Time) string            { return t.UTC().Format(time.DateOnly) }
 func timeOf(t time.Time) *scalar.Time   { return new(scalar.NewTime(t).Stored()) }
 func text(s string) v1alpha1.RecordText { return v1alpha1.RecordText(message.Cut(s, maxText)) }

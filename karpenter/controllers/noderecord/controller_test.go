@@ -491,7 +491,7 @@ func TestLeader(t *testing.T) {
 	})
 	t.Run("When it becomes the leader, it should record the launch and the end of a NodeClaim", func(t *testing.T) {
 		f.Expect(f.Admin.Delete(t.Context(), lease)).To(Succeed())
-		record := &v1alpha1.NodeRecord{ObjectMeta: metav1.ObjectMeta{Name: nameOf(f.claim)}}
+		record := &v1alpha1.NodeRecord{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NodeRecordName(f.claim)}}
 		f.Eventually(func() error { return f.Admin.Get(t.Context(), client.ObjectKeyFromObject(record), record) }).Should(Succeed())
 		f.claim.Finalizers = nil
 		f.Expect(f.Admin.Update(t.Context(), f.claim)).To(Succeed())

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +20,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/message"
@@ -41,6 +44,7 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 			return err
 		}
 	}
+	d, deleted, goes := t.drainOf(s), !s.HostedCluster.DeletionTimestamp.IsZero(), false
 	for i := range claims {
 		if rest.over() {
 			rest.lines = append(rest.lines, fmt.Sprintf("%d more NodeClaims, and their nodes", len(claims)-i))
@@ -50,9 +54,11 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 		for _, node := range nodeNames(s, &claims[i]) {
 			rest.note("Node "+message.Quote(node), releaseNode(bounded, s.Guest, node))
 		}
+		if !deleted && !rest.over() { // else the CRD may go, and the records with it
+			rest.note("NodeRecord "+v1alpha1.NodeRecordName(&claims[i]), t.closeRecord(bounded, s.Guest, &claims[i], why))
+		}
 	}
 	// These objects were deleted by name before; the error names an object that stays.
-	d, deleted, goes := t.drainOf(s), !s.HostedCluster.DeletionTimestamp.IsZero(), false
 	for _, one := range []struct {
 		what string
 		do   func() error
@@ -148,6 +154,21 @@ func flatten(err error) []error {
 		return all
 	}
 	return []error{err}
+}
+
+// closeRecord writes the end of a NodeClaim's node into its NodeRecord, unless Karpenter has.
+func (t *Teardown) closeRecord(ctx context.Context, guest *scope.Guest, claim *karpv1.NodeClaim, why string) error {
+	if claim.StatusConditions().Get(karpv1.ConditionTypeInstanceTerminating).IsTrue() {
+		return nil
+	}
+	before, now := &v1alpha1.NodeRecord{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NodeRecordName(claim)}}, t.Clock.Now().UTC()
+	record := before.DeepCopy()
+	record.Labels = map[string]string{v1alpha1.RecordedDayLabel: now.Format(time.DateOnly)}
+	record.End = &v1alpha1.NodeEnd{Time: new(scalar.NewTime(now).Stored()), Reason: "Teardown", Because: "Teardown: " + why}
+	if err := guest.Live.Patch(ctx, record, client.MergeFrom(before)); !meta.IsNoMatchError(err) {
+		return client.IgnoreNotFound(err)
+	}
+	return nil // the provider has no NodeRecords
 }
 
 // releaseNode does the same to a NodeClaim's node.

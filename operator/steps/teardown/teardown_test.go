@@ -119,7 +119,7 @@ func (f *fixture) cleanUp(ctx context.Context, t *testing.T) {
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
 		for _, list := range []client.ObjectList{
-			&karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}, &karpv1.NodePoolList{}, &corev1.PodList{}, &corev1.NodeList{}, &policyv1.PodDisruptionBudgetList{},
+			&karpv1.NodeClaimList{}, &v1alpha1.NodeRecordList{}, &v1alpha1.ClusterAPINodeClassList{}, &karpv1.NodePoolList{}, &corev1.PodList{}, &corev1.NodeList{}, &policyv1.PodDisruptionBudgetList{},
 		} {
 			g.Expect(f.clusters.Guest.Client.List(ctx, list)).To(Succeed())
 			items, err := meta.ExtractList(list)
