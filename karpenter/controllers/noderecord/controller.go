@@ -53,8 +53,8 @@ const (
 )
 
 var ends = promauto.With(crmetrics.Registry).NewCounterVec(prometheus.CounterOpts{
-	Namespace: "karpenter", Subsystem: "clusterapi", Name: "noderecord_ends_total", Help: "Nodes that are gone. Labeled by reason.",
-}, []string{"reason"})
+	Namespace: "karpenter", Subsystem: "clusterapi", Name: "noderecord_ends_total", Help: "Nodes that are gone. Labeled by reason and nodepool.",
+}, []string{"reason", "nodepool"})
 
 // Config of the controller. Guest reads from the cache. Queue is Karpenter core's.
 type Config struct {
@@ -145,7 +145,7 @@ func (c *Controller) write(ctx context.Context, claim *karpv1.NodeClaim, end tim
 		err = c.Guest.Create(ctx, record)
 	}
 	if err == nil && record.End != nil {
-		ends.WithLabelValues(record.End.Reason).Inc()
+		ends.WithLabelValues(record.End.Reason, string(record.Launch.NodePool)).Inc()
 	}
 	return err
 }

@@ -279,7 +279,7 @@ func TestEnd(t *testing.T) {
 		f.say(karpv1.ConditionTypeDrained, "Drained", f.claim.DeletionTimestamp.Add(40*time.Second))
 		f.Expect(f.pass()).To(Succeed())
 		f.Expect(f.record().End).To(BeNil())
-		before := testutil.ToFloat64(ends.WithLabelValues("Underutilized"))
+		before := testutil.ToFloat64(ends.WithLabelValues("Underutilized", "general"))
 		record := f.terminate()
 		f.Expect(f.pass()).To(Succeed())
 		want := &v1alpha1.NodeEnd{
@@ -292,7 +292,7 @@ func TestEnd(t *testing.T) {
 		}
 		f.Expect(string(record.Launch.Node)).To(Equal(f.Namespace))
 		f.Expect(f.faults.Writes()).To(Equal(int64(2)))
-		f.Expect(testutil.ToFloat64(ends.WithLabelValues("Underutilized")) - before).To(Equal(1.0))
+		f.Expect(testutil.ToFloat64(ends.WithLabelValues("Underutilized", "general")) - before).To(Equal(1.0))
 	})
 
 	for name, tc := range map[string]struct {
