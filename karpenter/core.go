@@ -91,7 +91,8 @@ type karpenterCore struct {
 }
 
 func newCore(
-	ctx context.Context, guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, p *operator.Providers,
+	ctx context.Context, guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options,
+	p *operator.Providers,
 ) (*karpenterCore, error) {
 	k := &karpenterCore{guest: guest, keeper: keeper, providers: p, writes: reconciler.NewLedger()}
 	k.static = staticbackoff.New(staticbackoff.Config{
@@ -110,6 +111,7 @@ func newCore(
 	terminated := methods.Terminated(queue, guest.EventRecorder, p.Vacancies.Hold)
 	k.records = noderecord.New(noderecord.Config{
 		Guest: guest.GetClient(), Cluster: k.state, Queue: queue, Unavailable: p.Unavailable, Clock: guest.Clock,
+		Days: opts.NodeRecordDays, Limit: opts.NodeRecordLimit,
 	})
 	k.client = guestclient.New(guest.GetClient(), guestclient.Config{
 		Suspended: keeper.Err, Declares: p.InstanceTypes.Declares, AwaitsTaints: p.Machines.HasTaints, UnknownZone: offering.DefaultZone,

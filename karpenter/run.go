@@ -132,7 +132,7 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 	if err != nil {
 		return err
 	}
-	k, err := newCore(ctx, guest, management, keeper, p)
+	k, err := newCore(ctx, guest, management, keeper, opts, p)
 	if err != nil {
 		return err
 	}

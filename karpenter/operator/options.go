@@ -68,6 +68,8 @@ type Options struct {
 	RepairPolicies string
 	// InPlaceReboot: some of the cluster's machines can be rebooted in place.
 	InPlaceReboot bool
+	// NodeRecordDays and NodeRecordLimit bound the NodeRecords of nodes that are gone.
+	NodeRecordDays, NodeRecordLimit int
 
 	// Parsed holds the flags above that have a format of their own.
 	Parsed Parsed
@@ -154,6 +156,10 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 			`for a condition and status that is built in replace it. Without the feature gate NodeRepair it has no effect.`)
 	fs.BoolVarWithEnv(&o.InPlaceReboot, "in-place-reboot", "IN_PLACE_REBOOT", false,
 		"Some of the cluster's machines can be rebooted in place. Without it, repair policies with the action Reboot replace nodes.")
+	fs.IntVar(&o.NodeRecordDays, "node-record-days", env.WithDefaultInt("NODE_RECORD_DAYS", 7),
+		"How many days Karpenter keeps the NodeRecord of a node that is gone.")
+	fs.IntVar(&o.NodeRecordLimit, "node-record-limit", env.WithDefaultInt("NODE_RECORD_LIMIT", 1000),
+		"How many NodeRecords of nodes that are gone Karpenter keeps at most.")
 }
 
 // Parse implements options.Injectable.
@@ -205,6 +211,9 @@ func (o *Options) complete() error {
 	}
 	if o.Parsed.RepairPolicies, err = v1alpha1.ParseRepairPolicies(o.RepairPolicies); err != nil {
 		errs = append(errs, fmt.Errorf("--repair-policies: %w", err))
+	}
+	if min(o.NodeRecordDays, o.NodeRecordLimit) < 1 {
+		errs = append(errs, fmt.Errorf("--node-record-days %d and --node-record-limit %d must be positive", o.NodeRecordDays, o.NodeRecordLimit))
 	}
 	if o.NodeVersion != "" {
 		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {

@@ -35,6 +35,8 @@ func TestOptions(t *testing.T) {
 			[]string{"--cluster-name=blue", "--namespace=n", "--allowed-bootstrap-patches=null"}, "--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it"},
 		{"When an allowed bootstrap patch has an unknown field, it should name it",
 			[]string{"--cluster-name=blue", "--namespace=n", `--allowed-bootstrap-patches=[{"kinds":"A"}]`}, `unknown field "kinds"`},
+		{"When no NodeRecord would be kept, it should say so",
+			[]string{"--cluster-name=blue", "--namespace=n", "--node-record-limit=0"}, "--node-record-days 7 and --node-record-limit 0 must be positive"},
 		{"When there is an argument that is no flag, it should name it", []string{"--cluster-name=blue", "--namespace=n", "please"}, `unexpected argument "please"`},
 		{"When a flag isn't known, it should name it", []string{"--cluster-api-kubeconfig=/k"}, "cluster-api-kubeconfig"},
 	} {
@@ -58,13 +60,14 @@ func TestOptions(t *testing.T) {
 		t.Setenv("VM_MEMORY_OVERHEAD", "5%")
 		t.Setenv("SHARED_CATALOG_NAMESPACE", "autonode-catalogs")
 		t.Setenv("ALLOWED_BOOTSTRAP_PATCHES", "[]")
+		t.Setenv("NODE_RECORD_DAYS", "30")
 		t.Setenv("KUBELET_BOUNDS", `{"forbidden":["clusterDNS"]}`)
 		got, _, err := ParseOptions(nil, io.Discard)
 		want := Options{
 			GuestKubeconfig: "/guest", ManagementKubeconfig: "/management", ClusterName: "blue", Namespace: "clusters-blue", NodeVersion: "v1.36.3",
 			ZoneTopologyKeys: "csi.example.com/zone", RegionTopologyKeys: "csi.example.com/region", MemoryOverhead: "5%",
 			SharedCatalogNamespace: "autonode-catalogs", KubeletBounds: `{"forbidden":["clusterDNS"]}`,
-			AllowedBootstrapPatches: "[]",
+			AllowedBootstrapPatches: "[]", NodeRecordDays: 30, NodeRecordLimit: 1000,
 			Parsed: Parsed{
 				AllowedPatches: []v1alpha1.BootstrapPatches{},
 				KubeletBounds:  &v1alpha1.KubeletBounds{Forbidden: []v1alpha1.KubeletField{"clusterDNS"}},

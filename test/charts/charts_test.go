@@ -233,6 +233,7 @@ func TestSchema(t *testing.T) {
 		"When Karpenter has a feature gate that isn't allowed, it should be named": {"karpenter.featureGates.Quantum=true", "additional properties 'Quantum' not allowed"},
 		"When Karpenter's batch isn't a duration, it should be refused":            {"karpenter.batchMaxDuration=soon", "'/karpenter/batchMaxDuration'"},
 		"When Karpenter requests a GPU, it should be refused":                      {"karpenter.resources.limits.gpu=1", "additional properties 'gpu' not allowed"},
+		"When NodeRecords are kept for more than a year, it should be refused":     {"karpenter.nodeRecordDays=366", "'/karpenter/nodeRecordDays'"},
 		"When the memory overhead isn't a percentage, it should be refused":        {"karpenter.vmMemoryOverhead=7", "'/karpenter/vmMemoryOverhead'"},
 		"When an egress rule has no port, it should be refused":                    {"networkPolicy.extraEgress[0].to[0].ipBlock.cidr=10.0.0.0/8", "missing property 'ports'"},
 	} {

@@ -48,7 +48,7 @@ import (
 )
 
 const (
-	keptDays, keptRecords, sweepInterval       = 7, 1000, time.Hour
+	sweepInterval                              = time.Hour
 	maxText, maxBecause, maxRefused, maxOwners = 256, 512, 8, 2
 )
 
@@ -63,6 +63,8 @@ type Config struct {
 	Queue       func() *disruption.Queue
 	Unavailable *offering.Unavailable
 	Clock       clock.PassiveClock
+	// Days and Limit bound the records of nodes that are gone.
+	Days, Limit int
 }
 
 // Controller handles one request at a time: a NodeClaim's UID, or none for a sweep. It trusts no record: a guest's admin may edit it.
@@ -169,7 +171,7 @@ func (c *Controller) sweep(ctx context.Context) error {
 	})
 	for i := range gone {
 		switch record := gone[i].DeepCopy(); {
-		case i >= keptRecords, dayOf(record) < day(now.AddDate(0, 0, -keptDays)):
+		case i >= c.Limit, dayOf(record) < day(now.AddDate(0, 0, -c.Days)):
 			errs = append(errs, client.IgnoreNotFound(c.Guest.Delete(ctx, record)))
 		case record.End == nil && now.Sub(c.started) < sweepInterval:
 			metav1.SetMetaDataLabel(&record.ObjectMeta, v1alpha1.RecordedDayLabel, day(now))

@@ -99,7 +99,7 @@ func (f *fixture) restart() {
 	f.faults = &environment.Faults{Client: f.Admin}
 	f.Controller = New(Config{
 		Guest: f.faults, Cluster: state.NewCluster(f.clock, f.Admin, classless{}), Queue: func() *disruption.Queue { return f.queue },
-		Unavailable: offering.NewUnavailable(f.clock), Clock: f.clock,
+		Unavailable: offering.NewUnavailable(f.clock), Clock: f.clock, Days: 7, Limit: 1000,
 	})
 }
 
@@ -450,22 +450,23 @@ func TestRetention(t *testing.T) {
 	alive := f.record()
 	alive.Labels[v1alpha1.RecordedDayLabel] = day(f.clock.Now().AddDate(0, 0, -30))
 	f.Expect(f.Admin.Update(t.Context(), alive)).To(Succeed())
-	week, old := record("week", 7), record("old", 8)
-	t.Run("When records are older than seven days, it should delete them, but none of a node that exists", func(t *testing.T) {
+	f.Days, f.Limit = 3, 20
+	last, old := record("last", 3), record("old", 4)
+	t.Run("When records are older than the platform's days, it should delete them, but none of a node that exists", func(t *testing.T) {
 		f.sweepOnce()
 		f.Expect(gone(old)).To(BeTrue())
-		f.Expect(gone(week)).To(BeFalse())
+		f.Expect(gone(last)).To(BeFalse())
 		f.record()
 	})
-	t.Run("When there are more than a thousand, it should delete the oldest", func(t *testing.T) {
-		for i := range 1000 {
+	t.Run("When there are more than the platform's limit, it should delete the oldest", func(t *testing.T) {
+		for i := range 20 {
 			record(fmt.Sprintf("new-%d", i), 1)
 		}
 		f.sweepOnce()
-		f.Expect(gone(week)).To(BeTrue())
+		f.Expect(gone(last)).To(BeTrue())
 		records := &v1alpha1.NodeRecordList{}
 		f.Expect(f.Admin.List(t.Context(), records)).To(Succeed())
-		f.Expect(records.Items).To(HaveLen(1001))
+		f.Expect(records.Items).To(HaveLen(21))
 		f.record()
 	})
 }

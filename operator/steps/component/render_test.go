@@ -164,7 +164,7 @@ func TestRender(t *testing.T) {
 					Tolerations:       []corev1.Toleration{{Key: "control-planes", Operator: corev1.TolerationOpExists}},
 					PriorityClassName: "hosted-control-plane",
 					LogLevel:          "debug",
-					KubeClientQPS:     500, KubeClientBurst: 1000,
+					KubeClientQPS:     500, KubeClientBurst: 1000, NodeRecordDays: 30, NodeRecordLimit: 5000,
 					BatchIdleDuration: metav1.Duration{Duration: 500 * time.Millisecond},
 					ZoneTopologyKeys:  []string{"csi.example.com/zone", "csi.example.org/rack"}, RegionTopologyKeys: []string{"csi.example.com/region"},
 					RepairPolicies: []v1alpha1.RepairPolicy{{

@@ -64,6 +64,9 @@ type Settings struct {
 	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none. Whoever sets it
 	// grants Karpenter's ServiceAccounts read access to catalogs there, as manifests/catalogs does.
 	SharedCatalogNamespace string `json:"sharedCatalogNamespace,omitempty"`
+	// NodeRecordDays and NodeRecordLimit bound the NodeRecords of nodes that are gone; zero leaves Karpenter's own, 7 and 1000.
+	NodeRecordDays  int `json:"nodeRecordDays,omitempty"`
+	NodeRecordLimit int `json:"nodeRecordLimit,omitempty"`
 }
 
 const (
@@ -71,6 +74,8 @@ const (
 	maxSettings = 64 << 10
 	// maxBatch is the longest batching window: pods wait for as long.
 	maxBatch = 5 * time.Minute
+	// maxRecordDays and maxRecords bound NodeRecords: Karpenter holds them in memory.
+	maxRecordDays, maxRecords = 365, 10000
 
 	// defaultCPURequests is Karpenter's default for its own CPU, in millicores. It scales its workers by that.
 	defaultCPURequests = 1000
@@ -211,6 +216,9 @@ func (s Settings) validate() error {
 			report("sharedCatalogNamespace: %q: %s", s.SharedCatalogNamespace, problem)
 		}
 	}
+	if days, limit := s.NodeRecordDays, s.NodeRecordLimit; min(days, limit) < 0 || days > maxRecordDays || limit > maxRecords {
+		report("nodeRecordDays and nodeRecordLimit: %d and %d are not in 0 to %d and 0 to %d", days, limit, maxRecordDays, maxRecords)
+	}
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
 }
@@ -276,6 +284,8 @@ func (s Settings) variables() []corev1.EnvVar {
 	set("SCHEDULER_CONFIG", literal(string(s.SchedulerConfig)), s.SpreadsByDefault())
 	set("VM_MEMORY_OVERHEAD", s.VMMemoryOverhead, s.VMMemoryOverhead != "")
 	set("SHARED_CATALOG_NAMESPACE", s.SharedCatalogNamespace, s.SharedCatalogNamespace != "")
+	set("NODE_RECORD_DAYS", strconv.Itoa(s.NodeRecordDays), s.NodeRecordDays > 0)
+	set("NODE_RECORD_LIMIT", strconv.Itoa(s.NodeRecordLimit), s.NodeRecordLimit > 0)
 	// More workers where there is more CPU; not fewer, since a request isn't a limit.
 	cpu := s.Resources.Requests[corev1.ResourceCPU]
 	set("CPU_REQUESTS", strconv.FormatInt(cpu.MilliValue(), 10), cpu.MilliValue() > defaultCPURequests)

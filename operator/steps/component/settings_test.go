@@ -56,6 +56,9 @@ func TestReadSettings(t *testing.T) {
 		"a spread has no skew":                {"schedulerConfig: {podTopologySpread: {defaultConstraints: [{topologyKey: a, whenUnsatisfiable: DoNotSchedule}]}}", "schedulerConfig: validating scheduler config, podTopologySpread.defaultConstraints[0].maxSkew must be greater than 0"},
 		"a scheduler has another field":       {"schedulerConfig: {nodeResourcesFit: {}}", `schedulerConfig: decoding scheduler config, error unmarshaling JSON: while decoding JSON: json: unknown field "nodeResourcesFit"`},
 		"a namespace is none":                 {"sharedCatalogNamespace: a/b", `sharedCatalogNamespace: "a/b"`},
+		"records are kept for ages":           {"nodeRecordDays: 366", "nodeRecordDays and nodeRecordLimit: 366 and 0 are not in 0 to 365 and 0 to 10000"},
+		"records would fill Karpenter":        {"nodeRecordLimit: 10001", "0 and 10001 are not in 0 to 365"},
+		"records are less than none":          {"nodeRecordDays: -1", "-1 and 0 are not in 0 to 365"},
 		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {
