@@ -330,6 +330,7 @@ func TestKarpenter(t *testing.T) {
 	g.Expect(w.Admin.Status().Update(t.Context(), pool)).To(Succeed())
 	w.management.Use(fault.Only(makesMachine, fault.Drop))
 	undecodable := w.makeUndecodable(t)
+	recent, old := w.record(t, 6), w.record(t, 8)
 	w.run(t)
 	began := time.Now()
 
@@ -356,7 +357,9 @@ func TestKarpenter(t *testing.T) {
 			g.Expect(w.nodeClass.Status.Templates).NotTo(BeEmpty())
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
 			g.Expect(pool.StatusConditions().Get(v1alpha1.TerminateFirstCondition)).To(BeNil(), "Vacancies: there is none")
+			g.Expect(apierrors.IsNotFound(w.Admin.Get(ctx, client.ObjectKeyFromObject(old), old))).To(BeTrue(), "k.records: it is eight days old")
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+		g.Expect(w.Admin.Get(t.Context(), client.ObjectKeyFromObject(recent), recent)).To(Succeed(), "Karpenter keeps it for seven days")
 	})
 
 	t.Run("When a NodeClaim has waited for longer than Karpenter lets it, while none ran, it should have its time from now on", func(t *testing.T) {
@@ -427,6 +430,18 @@ func TestKarpenter(t *testing.T) {
 	})
 	t.Run("When the CapacityLease has no room for a pod's machine, it should request that, and launch it once it is granted", w.isLeased)
 	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", w.losesNodePool)
+}
+
+// record makes the NodeRecord of a node that went days ago.
+func (w *world) record(t *testing.T, days int) *v1alpha1.NodeRecord {
+	t.Helper()
+	day := time.Now().UTC().AddDate(0, 0, -days).Format(time.DateOnly)
+	record := &v1alpha1.NodeRecord{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("went-%d", days), Labels: map[string]string{v1alpha1.RecordedDayLabel: day}},
+		End:        &v1alpha1.NodeEnd{Reason: "Empty"},
+	}
+	NewWithT(t).Expect(w.Admin.Create(t.Context(), record)).To(Succeed())
+	return record
 }
 
 // losesLease keeps a launch's first write on its way until the Lease may be another process's.
