@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -195,7 +196,8 @@ func (o *Options) complete() error {
 	}
 	err = yaml.UnmarshalStrict([]byte(o.AllowedBootstrapPatches), &o.Parsed.AllowedPatches)
 	if err != nil || o.AllowedBootstrapPatches != "" && o.Parsed.AllowedPatches == nil { // null would allow any
-		errs = append(errs, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w", err))
+		errs = append(errs, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w",
+			cmp.Or(err, errors.New("it is null"))))
 	}
 	if err := yaml.UnmarshalStrict([]byte(o.KubeletBounds), &o.Parsed.KubeletBounds); err != nil {
 		errs = append(errs, fmt.Errorf("--kubelet-bounds isn't an object with forbidden, max and min, in JSON: %w", err))

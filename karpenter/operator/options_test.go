@@ -32,7 +32,7 @@ func TestOptions(t *testing.T) {
 		{"When the bounds of kubelets aren't an object of theirs, it should say so",
 			[]string{"--cluster-name=blue", "--namespace=n", `--kubelet-bounds={"max":{"pods":1}}`}, "--kubelet-bounds isn't an object with forbidden, max and min, in JSON"},
 		{"When the allowed bootstrap patches are null, it should say so, as it would allow any",
-			[]string{"--cluster-name=blue", "--namespace=n", "--allowed-bootstrap-patches=null"}, "--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it"},
+			[]string{"--cluster-name=blue", "--namespace=n", "--allowed-bootstrap-patches=null"}, "--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: it is null"},
 		{"When an allowed bootstrap patch has an unknown field, it should name it",
 			[]string{"--cluster-name=blue", "--namespace=n", `--allowed-bootstrap-patches=[{"kinds":"A"}]`}, `unknown field "kinds"`},
 		{"When no NodeRecord would be kept, it should say so",

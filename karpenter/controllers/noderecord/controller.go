@@ -53,7 +53,7 @@ const (
 )
 
 var ends = promauto.With(crmetrics.Registry).NewCounterVec(prometheus.CounterOpts{
-	Namespace: "karpenter", Subsystem: "clusterapi", Name: "noderecord_ends_total", Help: "Nodes that are gone. Labeled by reason and nodepool.",
+	Namespace: "karpenter", Subsystem: "clusterapi", Name: "noderecord_ends_total", Help: "Gone nodes. Labeled by reason and nodepool.",
 }, []string{"reason", "nodepool"})
 
 // Config of the controller. Guest reads from the cache. Queue is Karpenter core's.
