@@ -198,7 +198,9 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 	if method.ConsolidationType() != disruption.MultiNodeConsolidationType.Name && !reclaims {
 		candidates = candidates[ours : ours+1] // not another one first
 	}
-	if setter, ok := method.(disruption.NodePoolTotalsSetter); ok {
+	// Core says nothing of a move that Balanced rejects. Of one node alone the answer has core compute the move, and scores it itself.
+	single := method.ConsolidationType() == disruption.SingleNodeConsolidationType.Name
+	if setter, ok := method.(disruption.NodePoolTotalsSetter); ok && !single {
 		setter.SetNodePoolTotals(totals)
 	}
 	budgets, err := disruption.BuildDisruptionBudgetMapping(ctx, s.cluster, clk, s.Guest, s.cloudProvider, s.recorder, method.Reason())
@@ -226,6 +228,12 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 		if slices.ContainsFunc(command.Candidates, isOurs) {
 			if reclaims {
 				return true, strings.Join(s.recorder.drain(uid, string(capacityReclaimed)), "; "), nil
+			}
+			if approved, scores := disruption.EvaluateBalancedMove(ctx, command, totals); single && !approved {
+				score := scores[candidate.NodePool.Name]
+				return false, fmt.Sprintf("consolidationPolicy Balanced of NodePool %s keeps it: %s, %.1f%% of the NodePool's cost, and that is "+
+					"less than half its share of the NodePool's disruption cost, %.1f%%", candidate.NodePool.Name, describe(method, command),
+					100*score.SavingsFraction, 100*score.DisruptionFraction), nil
 			}
 			return true, describe(method, command), nil
 		}

@@ -28,6 +28,7 @@ func TestNode(t *testing.T) {
 		on("n")(p)
 		p.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
 	}
+	balanced := func(p *karpv1.NodePool) { p.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyBalanced }
 	base := []client.Object{nodeClass(nil), nodePool("general", nil)}
 	with := func(objects ...client.Object) []client.Object { return slices.Concat(base, objects) }
 	for name, test := range map[string]struct {
@@ -65,6 +66,17 @@ func TestNode(t *testing.T) {
 			append([]client.Object{nodeClass(nil), nodePool("general", func(p *karpv1.NodePool) { p.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "0"}} })},
 				append(machine("n", "general", "medium", "8", nil), pod("a", "1", on("n")))...),
 			explain.Stays, "Node n stays: the budgets of NodePool general allow no disruption for reason Underutilized now; nodes that aren't Ready or are being removed count against them", nil,
+		},
+		"When Balanced finds that too little is saved, it should say how much": {
+			append(slices.Concat([]client.Object{nodeClass(nil), nodePool("general", balanced), pod("m", "7", on("m"))},
+				machine("n", "general", "medium", "8", nil), machine("m", "general", "large", "8", nil)),
+				pod("a", "0.5", on("n")), pod("b", "0.5", on("n")), pod("c", "0.5", on("n"))),
+			explain.Stays, "Node n stays: consolidationPolicy Balanced of NodePool general keeps it: it would be replaced by small at $0.020 an hour, which saves $0.180 an hour, " +
+				"18.0% of the NodePool's cost, and that is less than half its share of the NodePool's disruption cost, 66.7%", nil,
+		},
+		"When Balanced finds that enough is saved, it should say what replaces it": {
+			append([]client.Object{nodeClass(nil), nodePool("general", balanced)}, append(machine("n", "general", "medium", "8", nil), pod("a", "1", on("n")))...),
+			explain.Disrupted, "Node n can be disrupted now (consolidation): it would be replaced by small at $0.020 an hour, which saves $0.180 an hour", nil,
 		},
 		"When it is drifted, it should say what replaces it": {
 			with(append(machine("n", "general", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
