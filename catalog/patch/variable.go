@@ -17,6 +17,7 @@ const (
 	LabelFlag          = "labelFlag"
 	KubeletArgs        = "kubeletArgs"
 	KubeletArgList     = "kubeletArgList"
+	KubeletConfig      = "kubeletConfig"
 	KubeReservedFlag   = "kubeReservedFlag"
 	SystemReservedFlag = "systemReservedFlag"
 	EvictionHardFlag   = "evictionHardFlag"
@@ -48,7 +49,7 @@ const (
 var types = map[string]variableType{
 	Taints: list, TaintList: list, TaintFlag: text,
 	Labels: object, LabelList: list, LabelFlag: text,
-	KubeletArgs: object, KubeletArgList: list,
+	KubeletArgs: object, KubeletArgList: list, KubeletConfig: object,
 	KubeReservedFlag: text, SystemReservedFlag: text, EvictionHardFlag: text,
 	MaxPods: number, Version: text, InstanceType: text, Zone: text, CapacityType: text, ReservationID: text,
 	FailureDomain: text, NodeClaim: text,

@@ -102,6 +102,7 @@ var fixes = map[string]string{
 	v1alpha1.ClusterPausedReason:           "resume the Cluster in the management cluster",
 	v1alpha1.ClusterNotReadyReason:         "fix the problem that the infrastructure provider reports in the message",
 	v1alpha1.ClusterNotProvisionedReason:   "check the infrastructure provider, which hasn't provisioned the Cluster",
+	v1alpha1.KubeletSettingsInvalidReason:  "correct or remove the field of spec.kubelet named in the message",
 	v1alpha1.RegistrationUnknownReason:     "set bootstrapPatches, or add the taint karpenter.sh/unregistered to the bootstrap data",
 	v1alpha1.EphemeralStorageUnknownReason: "set the annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk",
 }

@@ -102,6 +102,11 @@ func leaves(g Gomega, path string, schema *apiextensionsv1.JSONSchemaProps, with
 	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
 		leaves(g, path+".cpu", schema.AdditionalProperties.Schema, func(value any) map[string]any { return within(map[string]any{"cpu": value}) }, found)
 	}
+	if schema.XPreserveUnknownFields != nil && len(schema.Properties) > 0 { // any value of an unknown field is admitted
+		for _, value := range extremes {
+			found(leaf{path: strings.TrimPrefix(path+".unknown", "."), value: value, object: within(map[string]any{"unknown": value})})
+		}
+	}
 	if len(schema.Properties) > 0 {
 		return // those without required fields are found below
 	}

@@ -200,7 +200,7 @@ func (o *Options) complete() error {
 			cmp.Or(err, errors.New("it is null"))))
 	}
 	if err := yaml.UnmarshalStrict([]byte(o.KubeletBounds), &o.Parsed.KubeletBounds); err != nil {
-		errs = append(errs, fmt.Errorf("--kubelet-bounds isn't an object with forbidden, max and min, in JSON: %w", err))
+		errs = append(errs, fmt.Errorf("--kubelet-bounds isn't an object with forbidden, max, min and allowedFields, in JSON: %w", err))
 	}
 	if o.Parsed.Upgrades, err = version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
 		errs = append(errs, fmt.Errorf("--node-upgrade-window: %w", err))

@@ -30,7 +30,7 @@ func TestOptions(t *testing.T) {
 		{"When a topology key can't be a CSI driver's, it should name it",
 			[]string{"--cluster-name=blue", "--namespace=n", "--zone-topology-keys=kubernetes.io/hostname"}, `--zone-topology-keys and --region-topology-keys: "kubernetes.io/hostname"`},
 		{"When the bounds of kubelets aren't an object of theirs, it should say so",
-			[]string{"--cluster-name=blue", "--namespace=n", `--kubelet-bounds={"max":{"pods":1}}`}, "--kubelet-bounds isn't an object with forbidden, max and min, in JSON"},
+			[]string{"--cluster-name=blue", "--namespace=n", `--kubelet-bounds={"max":{"pods":1}}`}, "--kubelet-bounds isn't an object with forbidden, max, min and allowedFields, in JSON"},
 		{"When the allowed bootstrap patches are null, it should say so, as it would allow any",
 			[]string{"--cluster-name=blue", "--namespace=n", "--allowed-bootstrap-patches=null"}, "--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: it is null"},
 		{"When an allowed bootstrap patch has an unknown field, it should name it",

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -83,7 +82,7 @@ func (c *cluster) kubeletSettings(t *testing.T) {
 		EvictionSoftGracePeriod: map[string]v1alpha1.EvictionGracePeriod{"memory.available": "1m30s", "nodefs.available": "2m"}, EvictionMaxPodGracePeriod: new(int32(60)),
 		ImageGCHighThresholdPercent: new(int32(75)), ImageGCLowThresholdPercent: new(int32(65)), CPUCFSQuota: new(false), PodPidsLimit: new(int64(4096)),
 	}
-	g.Expect(class.Spec.Kubelet.Fields()).To(HaveLen(reflect.TypeFor[v1alpha1.KubeletConfiguration]().NumField()))
+	g.Expect(class.Spec.Kubelet.Fields()).To(Equal(v1alpha1.KubeletFields))
 	g.Expect(c.guest.Create(t.Context(), class)).To(Succeed())
 	t.Cleanup(func() {
 		NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), class))).To(Succeed())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/autonode-io/autonode/api/scalar"
@@ -309,6 +310,10 @@ const (
 // KubeletConfiguration sets fields of the KubeletConfiguration of a node. The provider writes them into bootstrap configs of kinds that it
 // supports, where each replaces that of the bootstrap template, and plans with those that change what a node can allocate.
 //
+// Other fields of the kubelet's are kept, and have to be in the platform's kubeletBounds.allowedFields. Karpenter checks them by their types
+// in Kubernetes 1.36, and writes them into a drop-in file; what values mean, the kubelet checks.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 // +kubebuilder:validation:XValidation:rule="!has(self.evictionSoft) || self.evictionSoft.all(k, has(self.evictionSoftGracePeriod) && k in self.evictionSoftGracePeriod)",message="evictionSoft: each signal needs a grace period in evictionSoftGracePeriod, else no kubelet starts"
 // +kubebuilder:validation:XValidation:rule="!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(k, has(self.evictionSoft) && k in self.evictionSoft)",message="evictionSoftGracePeriod: each signal needs a threshold in evictionSoft"
 // +kubebuilder:validation:XValidation:rule="(has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85) > (has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) || (!has(self.imageGCHighThresholdPercent) && !has(self.imageGCLowThresholdPercent))",message="imageGCHighThresholdPercent (default 85) has to be greater than imageGCLowThresholdPercent (default 80), else no kubelet starts"
@@ -392,6 +397,9 @@ type KubeletConfiguration struct {
 	// +kubebuilder:validation:Maximum=4194304
 	// +kubebuilder:validation:XValidation:rule="self != 0",message="podPidsLimit has to be a positive number of processes, or -1 for no limit"
 	PodPidsLimit *int64 `json:"podPidsLimit,omitempty"`
+
+	// Other are fields without a type here, those of kubeletBounds.allowedFields.
+	Other map[string]apiextensionsv1.JSON `json:"-"`
 }
 
 // ClusterAPINodeClassStatus reports the templates that were found.

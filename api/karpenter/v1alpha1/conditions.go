@@ -73,6 +73,9 @@ const (
 	// RegistrationUnknownReason: nodes of some templates may register without the taint karpenter.sh/unregistered, so pods may land on them
 	// before Karpenter has set their taints. Set bootstrapPatches, or put the taint into the bootstrap data.
 	RegistrationUnknownReason = "RegistrationUnknown"
+	// KubeletSettingsInvalidReason: a field of spec.kubelet has another type than the kubelet's, or the kubelets of the nodes' version don't
+	// have it. The message names the field; correct or remove it.
+	KubeletSettingsInvalidReason = "KubeletSettingsInvalid"
 	// KubeletSettingsUnwrittenReason: Karpenter writes some fields of spec.kubelet for no kubelet of some templates, because it doesn't know
 	// their bootstrap kind and no patch writes them. The message names the fields. Set bootstrapPatches.
 	KubeletSettingsUnwrittenReason = "KubeletSettingsUnwritten"

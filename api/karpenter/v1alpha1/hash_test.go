@@ -5,6 +5,8 @@ package v1alpha1
 import (
 	"reflect"
 	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
 func TestHashIsStable(t *testing.T) {
@@ -57,6 +59,9 @@ func TestHashChanges(t *testing.T) {
 		"imageGCLowThresholdPercent":  func(k *KubeletConfiguration) { k.ImageGCLowThresholdPercent = new(int32(0)) },
 		"cpuCFSQuota":                 func(k *KubeletConfiguration) { k.CPUCFSQuota = new(false) },
 		"podPidsLimit":                func(k *KubeletConfiguration) { k.PodPidsLimit = new(int64(-1)) },
+		"maxParallelImagePulls": func(k *KubeletConfiguration) {
+			k.Other = map[string]apiextensionsv1.JSON{"maxParallelImagePulls": {Raw: []byte("5")}}
+		},
 	}
 	all := &KubeletConfiguration{}
 	for _, change := range changes {

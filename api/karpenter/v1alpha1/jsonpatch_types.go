@@ -71,14 +71,15 @@ const (
 type JSONPatchValue struct {
 	// variable names the variable to set, with its type. Lists: taints (objects as in a Node), taintList (key=value:effect), labelList
 	// (key=value), kubeletArgList (name=value). Objects: labels, kubeletArgs (each of the kubelet's flags that the node class sets, and
-	// max-pods). Strings: taintFlag and labelFlag (those lists, joined by commas), kubeReservedFlag, systemReservedFlag and evictionHardFlag
-	// (in the format of the kubelet's flags), version (without a leading v), instanceType, zone, capacityType, reservationID, failureDomain,
-	// nodeClaim. Number: maxPods. image.<infrastructure> is the image that the release payload names for the machine's architecture, and
+	// max-pods), kubeletConfig (the fields of the kubelet's configuration that it sets beside those). Strings: taintFlag and labelFlag
+	// (those lists, joined by commas), kubeReservedFlag, systemReservedFlag and evictionHardFlag (in the format of the kubelet's flags),
+	// version (without a leading v), instanceType, zone, capacityType, reservationID, failureDomain, nodeClaim. Number: maxPods.
+	// image.<infrastructure> is the image that the release payload names for the machine's architecture, and
 	// image.<infrastructure>.<region or format> one of several, such as image.aws.us-east-1.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^(taint(s|List|Flag)|label(s|List|Flag)|kubeletArg(s|List)|(kubeReserved|systemReserved|evictionHard)Flag|maxPods|version|instanceType|zone|capacityType|reservationID|failureDomain|nodeClaim|image([.][a-zA-Z0-9_-]+)+)$')",message="unknown variable: the variables are taints, taintList, taintFlag, labels, labelList, labelFlag, kubeletArgs, kubeletArgList, kubeReservedFlag, systemReservedFlag, evictionHardFlag, maxPods, version, instanceType, zone, capacityType, reservationID, failureDomain, nodeClaim and image.<infrastructure>[.<region or format>]"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(taint(s|List|Flag)|label(s|List|Flag)|kubelet(Args|ArgList|Config)|(kubeReserved|systemReserved|evictionHard)Flag|maxPods|version|instanceType|zone|capacityType|reservationID|failureDomain|nodeClaim|image([.][a-zA-Z0-9_-]+)+)$')",message="unknown variable: the variables are taints, taintList, taintFlag, labels, labelList, labelFlag, kubeletArgs, kubeletArgList, kubeletConfig, kubeReservedFlag, systemReservedFlag, evictionHardFlag, maxPods, version, instanceType, zone, capacityType, reservationID, failureDomain, nodeClaim and image.<infrastructure>[.<region or format>]"
 	Variable string `json:"variable,omitempty"`
 	// template is a Go template (text/template) that renders the value as YAML or JSON, such as 'max-pods={{ .maxPods }}'. It can refer to
 	// the variables by name, and to images by {{ image "aws" "us-east-1" }}.

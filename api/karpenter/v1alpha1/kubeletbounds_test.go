@@ -3,8 +3,13 @@
 package v1alpha1_test
 
 import (
+	"encoding/json"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
@@ -22,6 +27,15 @@ func TestKubeletBounds(t *testing.T) {
 		Max:       &v1alpha1.KubeletMaximums{MaxPods: new(int32(250)), PodPidsLimit: new(int64(4096))},
 		Min:       &v1alpha1.KubeletMinimums{KubeReserved: reserved("cpu", "0"), SystemReserved: reserved("memory", "512Mi", "cpu", "0.1")},
 	}
+	other := func(fields ...string) *v1alpha1.KubeletConfiguration {
+		k := &v1alpha1.KubeletConfiguration{Other: map[string]apiextensionsv1.JSON{}}
+		for _, field := range fields {
+			k.Other[field] = apiextensionsv1.JSON{Raw: []byte("5")}
+		}
+		return k
+	}
+	allowed := &v1alpha1.KubeletBounds{AllowedFields: []string{"maxParallelImagePulls", "providerID"}}
+	const unallowed = " is set, and the platform's kubeletBounds don't allow it"
 	for name, tc := range map[string]struct {
 		bounds *v1alpha1.KubeletBounds
 		own    *v1alpha1.KubeletConfiguration
@@ -45,6 +59,12 @@ func TestKubeletBounds(t *testing.T) {
 			[]string{"systemReserved[memory] is much, and the platform requires at least 512Mi"}},
 		"fields are forbidden": {bounds, &v1alpha1.KubeletConfiguration{ClusterDNS: []string{"10.96.0.10"}, CPUCFSQuota: new(true)},
 			[]string{"clusterDNS is set, and the platform forbids it", "cpuCFSQuota is set, and the platform forbids it"}},
+		"another field is allowed":                 {allowed, other("maxParallelImagePulls"), nil},
+		"no other field is allowed":                {bounds, other("maxParallelImagePulls"), []string{"maxParallelImagePulls" + unallowed}},
+		"there are no bounds and another field":    {nil, other("maxpods"), []string{"maxpods" + unallowed}},
+		"a field of the identity is allowed":       {allowed, other("providerID"), []string{"providerID" + unallowed}},
+		"a field has a name that no field can":     {allowed, other("a\n" + strings.Repeat("b", 100)), []string{`"a\n` + strings.Repeat("b", 38) + `"` + unallowed}},
+		"there are more such fields than are said": {nil, other(strings.Split("abcdefghij", "")...), append(each("abcdefgh", unallowed), "of 2 more fields the same is true")},
 	} {
 		t.Run("When "+name+", it should say what exceeds the bounds", func(t *testing.T) {
 			if got := tc.bounds.Problems(tc.own); !slices.Equal(got, tc.want) {
@@ -52,6 +72,44 @@ func TestKubeletBounds(t *testing.T) {
 			}
 		})
 	}
+}
+
+func each(letters, suffix string) (texts []string) {
+	for _, letter := range letters {
+		texts = append(texts, string(letter)+suffix)
+	}
+	return texts
+}
+
+func TestOtherKubeletFields(t *testing.T) {
+	t.Run("When a node class sets fields without a type, they should be kept as they are, and a field's case should count", func(t *testing.T) {
+		const text = `{"MaxPods":"x","logging":{"verbosity":4},"maxPods":60,"shutdownGracePeriod":null}`
+		k, empty := &v1alpha1.KubeletConfiguration{PodsPerCore: new(int32(7))}, &v1alpha1.KubeletConfiguration{}
+		if err := json.Unmarshal([]byte(text), k); err != nil || *k.MaxPods != 60 || k.PodsPerCore != nil || len(k.Other) != 3 {
+			t.Errorf("got %v, %v", k, err)
+		}
+		if raw, err := json.Marshal(k); err != nil || string(raw) != text {
+			t.Errorf("got %s, %v", raw, err)
+		}
+		if got := k.Fields(); !slices.Equal(got, []v1alpha1.KubeletField{"MaxPods", "logging", "maxPods", "shutdownGracePeriod"}) {
+			t.Errorf("got %v", got)
+		}
+		if err := json.Unmarshal([]byte(`{}`), empty); err != nil || empty.Other != nil {
+			t.Errorf("got %v, %v", empty, err)
+		}
+	})
+	t.Run("When the configuration has a typed field, it should be known as such", func(t *testing.T) {
+		var names []v1alpha1.KubeletField
+		for field := range reflect.TypeFor[v1alpha1.KubeletConfiguration]().Fields() {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "-" {
+				names = append(names, v1alpha1.KubeletField(name))
+			}
+		}
+		slices.Sort(names)
+		if !slices.Equal(names, v1alpha1.KubeletFields) {
+			t.Errorf("got %v", names)
+		}
+	})
 }
 
 func TestImageGCThresholds(t *testing.T) {

@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/autonode-io/autonode/api/scalar"
 )
@@ -24,6 +27,51 @@ func (k *KubeletConfiguration) ImageGCThresholds() (high, low int32, ok bool) {
 		low = *k.ImageGCLowThresholdPercent
 	}
 	return high, low, true
+}
+
+// KubeletFields are the fields of spec.kubelet that have a type of their own.
+var KubeletFields = []KubeletField{
+	"clusterDNS", "cpuCFSQuota", "evictionHard", "evictionMaxPodGracePeriod", "evictionSoft", "evictionSoftGracePeriod",
+	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "kubeReserved", "maxPods", "podPidsLimit", "podsPerCore", "systemReserved",
+}
+
+// MarshalJSON writes the other fields beside the typed ones.
+func (k KubeletConfiguration) MarshalJSON() ([]byte, error) {
+	type typed KubeletConfiguration
+	raw, err := json.Marshal(typed(k))
+	if err != nil || len(k.Other) == 0 {
+		return raw, err
+	}
+	all := map[string]apiextensionsv1.JSON{}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return nil, err
+	}
+	maps.Copy(all, k.Other)
+	return json.Marshal(all)
+}
+
+// UnmarshalJSON keeps fields without a type as Other. It fails for typed fields alone, whose values the schema bounds.
+func (k *KubeletConfiguration) UnmarshalJSON(raw []byte) error {
+	all := map[string]apiextensionsv1.JSON{}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return err
+	}
+	*k = KubeletConfiguration{}
+	for field, value := range all {
+		if !slices.Contains(KubeletFields, KubeletField(field)) {
+			if k.Other == nil {
+				k.Other = map[string]apiextensionsv1.JSON{}
+			}
+			k.Other[field] = value
+			delete(all, field)
+		}
+	}
+	raw, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	type typed KubeletConfiguration
+	return json.Unmarshal(raw, (*typed)(k))
 }
 
 // Fields are those that are set, sorted. The receiver may be nil.
@@ -54,6 +102,56 @@ type KubeletBounds struct {
 	// min has the smallest values that node classes may set.
 	// +optional
 	Min *KubeletMinimums `json:"min,omitempty"`
+	// allowedFields are further fields of Kubernetes 1.36's KubeletConfiguration that node classes may set, such as maxParallelImagePulls.
+	// By default none. Fields of the kubelet's identity, registration, TLS, authentication, authorization and static pods, and those that
+	// Karpenter plans with, are never allowed.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.all(f, f.matches('^[a-z][A-Za-z0-9]*$'))",message="allowedFields has to hold names of fields, such as maxParallelImagePulls"
+	// +kubebuilder:validation:XValidation:rule="self.all(f, !(f in ['apiVersion', 'authentication', 'authorization', 'cpuManagerPolicy', 'cpuManagerPolicyOptions', 'kind', 'localStorageCapacityIsolation', 'mergeDefaultEvictionSettings', 'providerID', 'readOnlyPort', 'registerNode', 'registerWithTaints', 'reservedSystemCPUs', 'rotateCertificates', 'serverTLSBootstrap', 'staticPodPath', 'staticPodURL', 'staticPodURLHeader', 'tlsCertFile', 'tlsCipherSuites', 'tlsCurvePreferences', 'tlsMinVersion', 'tlsPrivateKeyFile', 'topologyManagerPolicy']))",message="allowedFields must not hold a field of the kubelet's identity, registration, TLS, authentication, authorization or static pods, or one that Karpenter plans with"
+	AllowedFields []string `json:"allowedFields,omitempty"`
+}
+
+// neverAllowed are the fields that allowedFields can't hold.
+var neverAllowed = []string{
+	"apiVersion", "authentication", "authorization", "cpuManagerPolicy", "cpuManagerPolicyOptions", "kind", "localStorageCapacityIsolation",
+	"mergeDefaultEvictionSettings", "providerID", "readOnlyPort", "registerNode", "registerWithTaints", "reservedSystemCPUs",
+	"rotateCertificates", "serverTLSBootstrap", "staticPodPath", "staticPodURL", "staticPodURLHeader", "tlsCertFile", "tlsCipherSuites",
+	"tlsCurvePreferences", "tlsMinVersion", "tlsPrivateKeyFile", "topologyManagerPolicy",
+}
+
+// fieldName is how a field of the kubelet may be called.
+var fieldName = regexp.MustCompile(`^[a-z][A-Za-z0-9]{0,62}$`)
+
+// maxOther is how many problems with other fields are listed.
+const maxOther = 8
+
+// Allows reports whether node classes may set a field without a type of its own. The receiver may be nil.
+func (b *KubeletBounds) Allows(field string) bool {
+	return b != nil && slices.Contains(b.AllowedFields, field) && !slices.Contains(neverAllowed, field)
+}
+
+// others returns the problems with fields that have no type of their own.
+func (b *KubeletBounds) others(kubelet *KubeletConfiguration) (problems []string) {
+	unallowed := 0
+	for _, field := range slices.Sorted(maps.Keys(kubelet.Other)) {
+		if b.Allows(field) {
+			continue
+		}
+		if unallowed++; unallowed > maxOther {
+			continue
+		}
+		if !fieldName.MatchString(field) {
+			field = fmt.Sprintf("%.40q", field)
+		}
+		problems = append(problems, field+" is set, and the platform's kubeletBounds don't allow it")
+	}
+	if more := unallowed - maxOther; more > 0 {
+		problems = append(problems, fmt.Sprintf("of %d more fields the same is true", more))
+	}
+	return problems
 }
 
 // KubeletMaximums are the largest values of fields of spec.kubelet.
@@ -88,8 +186,12 @@ type KubeletMinimums struct {
 
 // Problems returns a node class's settings beyond the bounds, as "maxPods is 300, and the platform allows at most 250". Both may be nil.
 func (b *KubeletBounds) Problems(kubelet *KubeletConfiguration) (problems []string) {
-	if b == nil || kubelet == nil {
+	if kubelet == nil {
 		return nil
+	}
+	problems = b.others(kubelet)
+	if b == nil {
+		return problems
 	}
 	for _, field := range kubelet.Fields() {
 		if slices.Contains(b.Forbidden, field) {

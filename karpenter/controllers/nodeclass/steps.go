@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -95,6 +96,11 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	if problems := s.KubeletBounds.Problems(nodeClass.Spec.Kubelet); len(problems) > 0 {
 		conditions.SetFalse(condition, v1alpha1.BootstrapNotAllowedReason,
 			"spec.kubelet."+strings.Join(problems, "; spec.kubelet.")+": correct it, or have spec.autoNode of the HostedCluster changed")
+		return reconcile.Result{}, nil
+	}
+	if problems := kubelet.Check(nodeClass.Spec.Kubelet, nodeClass.Status.Version); len(problems) > 0 {
+		conditions.SetFalse(condition, v1alpha1.KubeletSettingsInvalidReason,
+			"spec.kubelet."+strings.Join(problems[:min(len(problems), maxProblems)], "; spec.kubelet.")+": correct it, or remove it")
 		return reconcile.Result{}, nil
 	}
 	err := in.Found.BootstrapErr

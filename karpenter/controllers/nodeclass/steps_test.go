@@ -9,6 +9,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -171,6 +172,19 @@ func TestKubelet(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](100)}
 		})
+		f.ready()
+	})
+	t.Run("When a node class sets an allowed field of another type, it should name the field, and launch nothing until that is corrected", func(t *testing.T) {
+		f := startWith(t, "", "", nil, &v1alpha1.KubeletBounds{AllowedFields: []string{"maxParallelImagePulls"}})
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		pulls := func(value string) *v1alpha1.KubeletConfiguration {
+			return &v1alpha1.KubeletConfiguration{Other: map[string]apiextensionsv1.JSON{"maxParallelImagePulls": {Raw: []byte(value)}}}
+		}
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Kubelet = pulls(`"many"`) })
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.KubeletSettingsInvalidReason, Equal(
+			"spec.kubelet.maxParallelImagePulls: maxParallelImagePulls is a string, and Kubernetes 1.36 has the type int32: correct it, or remove it"))
+		f.condition(status.ConditionReady, "False", v1alpha1.KubeletSettingsInvalidReason)
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Kubelet = pulls(`5`) })
 		f.ready()
 	})
 	t.Run("When no patch writes what a node class sets of kubelets, it should be ready and name that", func(t *testing.T) {

@@ -4,6 +4,7 @@ package machine_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"flag"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -330,4 +332,42 @@ func TestTaintsInFlag(t *testing.T) {
 			g.Expect(flags).To(HaveKeyWithValue("register-with-taints", tc.want))
 		})
 	}
+}
+
+func TestDropIn(t *testing.T) {
+	build := func(t *testing.T, spec string, other map[string]apiextensionsv1.JSON) *unstructured.Unstructured {
+		t.Helper()
+		p := plan(t)
+		p.Template.Bootstrap.ConfigTemplate = object(t, `{apiVersion: bootstrap.cluster.x-k8s.io/v1beta2, kind: KubeadmConfigTemplate,
+			metadata: {name: default, namespace: clusters-blue}, spec: {template: {spec: `+spec+`}}}`)
+		p.Kubelet = &v1alpha1.KubeletConfiguration{Other: other}
+		objects, err := machine.Build(p)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		return objects.Bootstrap
+	}
+	other := map[string]apiextensionsv1.JSON{"maxParallelImagePulls": {Raw: []byte("5")}, "logging": {Raw: []byte(`{"format":"{{ text }}"}`)}}
+	for name, tc := range map[string]struct{ spec, directory string }{
+		"the template has no directory of drop-ins": {`{files: [{path: /a, content: b}]}`, "/etc/kubernetes/kubelet.conf.d"},
+		"the template has one": {`{files: [{path: /a, content: b}],
+			joinConfiguration: {nodeRegistration: {kubeletExtraArgs: [{name: config-dir, value: /etc/kubelet.d}]}}}`, "/etc/kubelet.d"},
+	} {
+		t.Run("When a node class sets other fields of the kubelet and "+name+", they should be in its last file", func(t *testing.T) {
+			g, config := NewWithT(t), build(t, tc.spec, other)
+			files, _, err := unstructured.NestedSlice(config.Object, "spec", "files")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(files).To(HaveLen(2))
+			file := files[1].(map[string]any)
+			g.Expect(file).To(HaveKeyWithValue("path", tc.directory+"/zz-autonode.conf"))
+			content, err := base64.StdEncoding.DecodeString(file["content"].(string))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(content).To(MatchJSON(`{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+				"maxParallelImagePulls": 5, "logging": {"format": "{{ text }}"}}`))
+			args, _, err := unstructured.NestedSlice(config.Object, "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(args).To(ContainElement(map[string]any{"name": "config-dir", "value": tc.directory}))
+		})
+	}
+	t.Run("When a node class sets none, its machines should get no file", func(t *testing.T) {
+		NewWithT(t).Expect(build(t, `{}`, nil).Object["spec"]).NotTo(HaveKey("files"))
+	})
 }

@@ -42,7 +42,7 @@ func Registers(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) b
 // taintVariables have the taints that a node registers with.
 var taintVariables = []string{patch.Taints, patch.TaintList, patch.TaintFlag}
 
-// writers are the variables that have one of the kubelet's settings. Two others have all.
+// writers are the variables that have one of the kubelet's settings. Two others have all with a flag, one all without.
 var writers = map[v1alpha1.KubeletField]string{
 	"maxPods": patch.MaxPods, "kubeReserved": patch.KubeReservedFlag, "systemReserved": patch.SystemReservedFlag,
 	"evictionHard": patch.EvictionHardFlag,
@@ -55,11 +55,15 @@ func Unwritten(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) [
 		return nil
 	}
 	list, err := bootstrapPatches(nodeClass.Spec.BootstrapPatches, kind)
-	if err != nil || list.Refers(patch.KubeletArgs, patch.KubeletArgList) {
+	if err != nil {
 		return nil // CheckPatches reports the error
 	}
+	flags, others := list.Refers(patch.KubeletArgs, patch.KubeletArgList), list.Refers(patch.KubeletConfig)
 	return slices.DeleteFunc(nodeClass.Spec.Kubelet.Fields(), func(field v1alpha1.KubeletField) bool {
-		return writers[field] != "" && list.Refers(writers[field])
+		if !slices.Contains(v1alpha1.KubeletFields, field) {
+			return others
+		}
+		return flags || writers[field] != "" && list.Refers(writers[field])
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -120,6 +121,7 @@ func TestVariables(t *testing.T) {
 					"karpenter.sh/nodepool": "general", "karpenter.sh/capacity-type": "spot", "topology.kubernetes.io/zone": "a", "node.kubernetes.io/instance-type": "c4-large",
 				}
 				p.FailureDomain = "fd-a"
+				p.Kubelet.Other = map[string]apiextensionsv1.JSON{"logging": {Raw: []byte(`{"verbosity":4}`)}}
 			},
 			`{"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}, {"key": "dedicated", "value": "web", "effect": "NoSchedule"},
 				{"key": "cni", "effect": "NoSchedule"}, {"key": "gpu", "value": "true", "effect": "NoSchedule"}],
@@ -130,6 +132,7 @@ func TestVariables(t *testing.T) {
 			"labelFlag": "karpenter.sh/capacity-type=spot,karpenter.sh/nodepool=general,node.kubernetes.io/instance-type=c4-large,topology.kubernetes.io/zone=a",
 			"kubeletArgs": {"cluster-dns": "10.96.0.10,fd00::a", "cpu-cfs-quota": "false", "eviction-hard": "memory.available<5%", "eviction-max-pod-grace-period": "-1", "eviction-soft": "memory.available<1Gi,nodefs.available<15%", "eviction-soft-grace-period": "memory.available=1m30s,nodefs.available=2m", "image-gc-high-threshold": "90", "image-gc-low-threshold": "80", "kube-reserved": "cpu=100m,memory=512Mi", "max-pods": "58", "pod-max-pids": "4096", "pods-per-core": "30"},
 			"kubeletArgList": ["cluster-dns=10.96.0.10,fd00::a", "cpu-cfs-quota=false", "eviction-hard=memory.available<5%", "eviction-max-pod-grace-period=-1", "eviction-soft=memory.available<1Gi,nodefs.available<15%", "eviction-soft-grace-period=memory.available=1m30s,nodefs.available=2m", "image-gc-high-threshold=90", "image-gc-low-threshold=80", "kube-reserved=cpu=100m,memory=512Mi", "max-pods=58", "pod-max-pids=4096", "pods-per-core=30"],
+			"kubeletConfig": {"logging": {"verbosity": 4}},
 			"kubeReservedFlag": "cpu=100m,memory=512Mi", "evictionHardFlag": "memory.available<5%", "maxPods": 58, "version": "1.36.2",
 			"instanceType": "c4-large", "zone": "a", "capacityType": "spot", "failureDomain": "fd-a", "nodeClaim": "general-x7k2p"}`,
 		},
@@ -145,7 +148,7 @@ func TestVariables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var patches []string
 			for _, variable := range []string{
-				"taints", "taintList", "taintFlag", "labels", "labelList", "labelFlag", "kubeletArgs", "kubeletArgList", "kubeReservedFlag", "systemReservedFlag", "evictionHardFlag", "maxPods", "version",
+				"taints", "taintList", "taintFlag", "labels", "labelList", "labelFlag", "kubeletArgs", "kubeletArgList", "kubeletConfig", "kubeReservedFlag", "systemReservedFlag", "evictionHardFlag", "maxPods", "version",
 				"instanceType", "zone", "capacityType", "failureDomain", "nodeClaim",
 			} {
 				patches = append(patches, "{op: add, path: /spec/"+variable+", valueFrom: {variable: "+variable+"}}")

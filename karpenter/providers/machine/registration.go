@@ -5,9 +5,11 @@ package machine
 import (
 	"bytes"
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	kjson "sigs.k8s.io/json"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
@@ -31,6 +34,8 @@ type registration struct {
 	labels map[string]string
 	// kubeletArgs by flag name, without dashes.
 	kubeletArgs map[string]string
+	// kubeletConfig are the fields of a KubeletConfiguration that have no flag here.
+	kubeletConfig map[string]any
 }
 
 func registrationOf(plan Plan) registration {
@@ -47,7 +52,16 @@ func registrationOf(plan Plan) registration {
 		}
 	}
 
-	return registration{taints: taints, labels: labels, kubeletArgs: kubeletArgs(plan)}
+	config := map[string]any{}
+	if plan.Kubelet != nil {
+		for field, value := range plan.Kubelet.Other {
+			var decoded any
+			if kjson.UnmarshalCaseSensitivePreserveInts(value.Raw, &decoded) == nil { // the node class's conditions report it
+				config[field] = decoded
+			}
+		}
+	}
+	return registration{taints: taints, labels: labels, kubeletArgs: kubeletArgs(plan), kubeletConfig: config}
 }
 
 // Flags of the kubelet. They are deprecated for its configuration file, and every kubelet has them still: each bootstrap format can
@@ -209,6 +223,7 @@ func variables(plan Plan, node registration) (patch.Values, error) {
 			patch.LabelFlag:          labelFlag,
 			patch.KubeletArgs:        args,
 			patch.KubeletArgList:     argList,
+			patch.KubeletConfig:      node.kubeletConfig,
 			patch.KubeReservedFlag:   node.kubeletArgs[flagKubeReserved],
 			patch.SystemReservedFlag: node.kubeletArgs[flagSystemReserved],
 			patch.EvictionHardFlag:   node.kubeletArgs[flagEvictionHard],
@@ -321,7 +336,34 @@ func registerKubeadm(config *unstructured.Unstructured, wanted registration) err
 	if labels := mergeNodeLabels(node.args[nodeLabels], wanted.labels); labels != "" {
 		node.args[nodeLabels] = labels
 	}
+	if err := writeDropIn(config, node.args, wanted.kubeletConfig); err != nil {
+		return err
+	}
 	return node.write(config)
+}
+
+// writeDropIn adds a file with fields of the kubelet's configuration, which replace those of its other files: the last one wins.
+func writeDropIn(config *unstructured.Unstructured, args map[string]string, fields map[string]any) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	content := maps.Clone(fields)
+	content["apiVersion"], content["kind"] = "kubelet.config.k8s.io/v1beta1", "KubeletConfiguration"
+	raw, err := json.Marshal(content)
+	if err != nil {
+		return fmt.Errorf("encoding spec.kubelet: %w", err)
+	}
+	files, _, err := unstructured.NestedSlice(config.Object, "spec", "files")
+	if err != nil {
+		return fmt.Errorf("spec.files: %w", err)
+	}
+	const directory = "config-dir"
+	args[directory] = cmp.Or(args[directory], "/etc/kubernetes/kubelet.conf.d")
+	return unstructured.SetNestedSlice(config.Object, append(files, map[string]any{
+		"path": path.Join(args[directory], "zz-autonode.conf"), "owner": "root:root", "permissions": "0644",
+		// cloud-init would render what looks like a template of its own.
+		"encoding": "base64", "content": base64.StdEncoding.EncodeToString(raw),
+	}), "spec", "files")
 }
 
 func encodeTaints(taints []corev1.Taint) ([]any, error) {

@@ -226,5 +226,6 @@ var reasons = sets.New(
 	v1alpha1.NodeImageMissingReason, v1alpha1.BootstrapNotAllowedReason, v1alpha1.VersionUnknownReason, v1alpha1.VersionTooNewReason,
 	v1alpha1.VersionTooOldReason, v1alpha1.VersionMalformedReason, v1alpha1.DrainingReason, v1alpha1.ClusterPausedReason,
 	v1alpha1.AsleepReason, v1alpha1.ClusterDeletingReason, v1alpha1.ClusterNotProvisionedReason,
+	v1alpha1.KubeletSettingsInvalidReason,
 	v1alpha1.NoCapacityReason, v1alpha1.NoQuotaReason, v1alpha1.LaunchesFailReason,
 )

@@ -186,7 +186,15 @@ func boundKubelets(t *testing.T) {
 	reserved := func(pairs map[string]v1alpha1.ReservedQuantity) func(*v1alpha1.KubeletConfiguration) {
 		return func(k *v1alpha1.KubeletConfiguration) { k.SystemReserved = pairs }
 	}
+	other := func(field string) attempt {
+		return kubelet(func(k *v1alpha1.KubeletConfiguration) {
+			k.Other = map[string]apiextensionsv1.JSON{field: {Raw: []byte("5")}}
+		})
+	}
 	try(t, map[string]trial{
+		"another field that is allowed": {other("maxParallelImagePulls"), ""},
+		"another field": {other("registryBurst"),
+			"spec.kubelet has fields that the platform does not allow (registryBurst): kubeletBounds.allowedFields of HostedCluster clusters/policy decides it"},
 		"a field that the platform keeps": {kubelet(func(k *v1alpha1.KubeletConfiguration) { k.ClusterDNS = []string{"10.96.0.10"} }),
 			"spec.kubelet.clusterDNS is the platform's to set: HostedCluster clusters/policy bounds it"},
 		"a field that the platform keeps, of the default": {class("default", setKubelet(func(k *v1alpha1.KubeletConfiguration) { k.CPUCFSQuota = ptr.To(false) })),

@@ -18,11 +18,30 @@ import (
 // kubeletRules hold node classes to the platform's bounds of spec.kubelet, as v1alpha1.KubeletBounds.Problems does. What a node class had
 // before they were set may stay: Karpenter launches nothing from it, and reports it in its conditions.
 func (in Input) kubeletRules() (rules []admissionregistrationv1.Validation) {
-	bounds := in.KubeletBounds
-	if bounds == nil {
-		return nil
+	bounds, reason := in.KubeletBounds, metav1.StatusReasonForbidden
+	// The guest's definition keeps unknown fields, and so does dyn.
+	var known []any
+	for _, field := range v1alpha1.KubeletFields {
+		known = append(known, string(field))
 	}
-	reason := metav1.StatusReasonForbidden
+	if bounds != nil {
+		for _, field := range slices.Sorted(slices.Values(bounds.AllowedFields)) {
+			if bounds.Allows(field) {
+				known = append(known, field)
+			}
+		}
+	}
+	const kubelet = "dyn(object).?spec.?kubelet"
+	rules = []admissionregistrationv1.Validation{{
+		Expression: fmt.Sprintf("object == null || %[1]s.orValue({}).all(k, k in %[2]s || (oldObject != null && dyn(oldObject).?spec.?kubelet[?k] == %[1]s[?k]))",
+			kubelet, expression(known)),
+		MessageExpression: fmt.Sprintf("'spec.kubelet has fields that the platform does not allow (' + %s.orValue({}).filter(k, !(k in %s)).join(', ') + "+
+			"'): kubeletBounds.allowedFields of ' + variables.owner + ' decides it'", kubelet, expression(known)),
+		Reason: &reason,
+	}}
+	if bounds == nil {
+		return rules
+	}
 	// add a rule about a field that is set and changes. holds is about v, its value.
 	add := func(field v1alpha1.KubeletField, holds, message string) {
 		value := "object.?spec.?kubelet.?" + string(field)

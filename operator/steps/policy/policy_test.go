@@ -55,8 +55,8 @@ func full() *v1beta1.AutoNode {
 		MaxPods: ptr.To(int32(50)), KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m", "ephemeral-storage": "1Gi"},
 	}
 	config.KubeletBounds = &v1alpha1.KubeletBounds{
-		Forbidden: []v1alpha1.KubeletField{"cpuCFSQuota", "clusterDNS"},
-		Max:       &v1alpha1.KubeletMaximums{MaxPods: ptr.To(int32(250)), PodPidsLimit: ptr.To(int64(4096))},
+		Forbidden: []v1alpha1.KubeletField{"cpuCFSQuota", "clusterDNS"}, AllowedFields: []string{"maxParallelImagePulls", "logging"},
+		Max: &v1alpha1.KubeletMaximums{MaxPods: ptr.To(int32(250)), PodPidsLimit: ptr.To(int64(4096))},
 		Min: &v1alpha1.KubeletMinimums{
 			KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "50m", "pid": "0"},
 			SystemReserved: map[string]v1alpha1.ReservedQuantity{"memory": "512Mi", "ephemeral-storage": "1Gi"},
