@@ -26,7 +26,8 @@ TOOL = go tool -modfile=$(CURDIR)/tools/go.mod
 DEV = bin/autonode-dev
 PROGRAMS = autonode autonode-operator karpenter-clusterapi
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS = -s -w -X main.version=$(VERSION)
+# The libraries' variables are those of autonode_build_info and karpenter_build_info.
+LDFLAGS = -s -w -X main.version=$(VERSION) -X github.com/prometheus/common/version.Version=$(VERSION) -X sigs.k8s.io/karpenter/pkg/operator.Version=$(VERSION)
 CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
 IMAGE_PREFIX ?= autonode
 

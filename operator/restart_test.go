@@ -5,6 +5,7 @@ package operator_test
 import (
 	"context"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,6 +47,9 @@ func TestRestart(t *testing.T) {
 		run(t, clusters.Management.Config, options)
 		hosted(t, label, name, push(t, host, "1.36.2"), guest)
 		runs(t, name, image+strings.Repeat("2", 64))
+		NewWithT(t).Eventually(func(g Gomega) {
+			g.Expect(served(g, "goos", runtime.GOOS)).To(HaveKeyWithValue("autonode_build_info", 1.0))
+		}).Should(Succeed())
 	})
 
 	t.Run("When another operator takes over and nothing has changed, it should write no status and report no change", func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -316,6 +317,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		Counters:     slices.Concat(release.Counters(), watch.Counters()),
 	}), options.MetricsRegistry)); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)
+	}
+	if err := mgr.Add(metrics.Serve(version.NewCollector(metrics.Namespace), options.MetricsRegistry)); err != nil {
+		return fmt.Errorf("adding the build's metric: %w", err)
 	}
 
 	drain := teardown.New(teardown.Config{

@@ -14,9 +14,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+	promversion "github.com/prometheus/common/version"
 	"github.com/prometheus/prometheus/model/labels"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsnode "sigs.k8s.io/karpenter/pkg/controllers/metrics/node"
+	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -67,7 +70,7 @@ func served(t *testing.T) programs {
 	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
 		metrics.New(metrics.Config{}), fleetmetrics.New(fleetmetrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(),
-		lenient.New(nil, operatorundecodable.Metric, nil), lenient.New(nil, karpenteroperator.UndecodableMetric, nil),
+		version.NewCollector(metrics.Namespace), lenient.New(nil, operatorundecodable.Metric, nil), lenient.New(nil, karpenteroperator.UndecodableMetric, nil),
 	} {
 		// Described before anything else has it, and left out of what a registry would collect: there is nothing to read.
 		descs := make(chan *prometheus.Desc, 100)
@@ -432,6 +435,16 @@ func TestDocs(t *testing.T) {
 			if !p.has(match[1]) {
 				t.Errorf("docs/reference/metrics.md describes %s, which no program serves", match[1])
 			}
+		}
+	})
+
+	t.Run("When a program is built, the Makefile and a release should stamp its version into the libraries' metrics of builds", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect([]string{promversion.Version, coreoperator.Version}).To(Equal([]string{"", "unspecified"}), "the variables that a test's program doesn't stamp")
+		for _, file := range []string{"../../Makefile", "../release/build.go"} {
+			content, err := os.ReadFile(file)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(content)).To(And(ContainSubstring("github.com/prometheus/common/version.Version"), ContainSubstring("sigs.k8s.io/karpenter/pkg/operator.Version")))
 		}
 	})
 

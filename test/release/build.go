@@ -21,7 +21,13 @@ var environment = []string{
 	"CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false -mod=readonly", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off",
 }
 
-func (r *release) linkerFlags() string { return "-s -w -X main.version=" + r.Version }
+func (r *release) linkerFlags() string {
+	flags := "-s -w"
+	for _, variable := range []string{"main.version", "github.com/prometheus/common/version.Version", "sigs.k8s.io/karpenter/pkg/operator.Version"} {
+		flags += " -X " + variable + "=" + r.Version
+	}
+	return flags
+}
 
 // operatorLinkerFlags are those of the operator, whose default release has Karpenter's image by digest.
 func (r *release) operatorLinkerFlags() string {
