@@ -430,6 +430,7 @@ func TestKarpenter(t *testing.T) {
 	})
 	t.Run("When the CapacityLease has no room for a pod's machine, it should request that, and launch it once it is granted", w.isLeased)
 	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", w.losesNodePool)
+	t.Run("When a Cluster has a topology, it should take machines from its MachineDeployments", w.hasTopology)
 }
 
 // record makes the NodeRecord of a node that went days ago.
