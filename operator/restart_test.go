@@ -5,7 +5,7 @@ package operator_test
 import (
 	"context"
 	"net/http"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -48,7 +48,7 @@ func TestRestart(t *testing.T) {
 		hosted(t, label, name, push(t, host, "1.36.2"), guest)
 		runs(t, name, image+strings.Repeat("2", 64))
 		NewWithT(t).Eventually(func(g Gomega) {
-			g.Expect(served(g, "goos", runtime.GOOS)).To(HaveKeyWithValue("autonode_build_info", 1.0))
+			g.Expect(served(g, "goos", goruntime.GOOS)).To(HaveKeyWithValue("autonode_build_info", 1.0))
 		}).Should(Succeed())
 	})
 

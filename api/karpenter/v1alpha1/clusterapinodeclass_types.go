@@ -310,8 +310,8 @@ const (
 // KubeletConfiguration sets fields of the KubeletConfiguration of a node. The provider writes them into bootstrap configs of kinds that it
 // supports, where each replaces that of the bootstrap template, and plans with those that change what a node can allocate.
 //
-// Other fields of the kubelet's are kept, and have to be in the platform's kubeletBounds.allowedFields. Karpenter checks them by their types
-// in Kubernetes 1.36, and writes them into a drop-in file; what values mean, the kubelet checks.
+// Other fields of the kubelet's configuration have to be in the platform's kubeletBounds.allowedFields. Karpenter checks their types by
+// Kubernetes 1.36's, and writes them into a drop-in file. The kubelet checks their values.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 // +kubebuilder:validation:XValidation:rule="!has(self.evictionSoft) || self.evictionSoft.all(k, has(self.evictionSoftGracePeriod) && k in self.evictionSoftGracePeriod)",message="evictionSoft: each signal needs a grace period in evictionSoftGracePeriod, else no kubelet starts"

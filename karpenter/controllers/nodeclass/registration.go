@@ -61,7 +61,11 @@ func unwritten(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Tem
 		case b.ConfigTemplate != nil:
 			kind := machine.ClonedKind(b.ConfigTemplate.GroupVersionKind()).GroupKind()
 			lacking = machine.Unwritten(nodeClass, kind)
-			remedy = fmt.Sprintf("set spec.bootstrapPatches for %s (%s) that write kubeletArgs or kubeletArgList", kind.Kind, kind.Group)
+			variables := "kubeletArgs or kubeletArgList"
+			if slices.ContainsFunc(lacking, func(f v1alpha1.KubeletField) bool { return !slices.Contains(v1alpha1.KubeletFields, f) }) {
+				variables += ", and kubeletConfig"
+			}
+			remedy = fmt.Sprintf("set spec.bootstrapPatches for %s (%s) that write %s", kind.Kind, kind.Group, variables)
 		case b.DataSecretName != "":
 			lacking = nodeClass.Spec.Kubelet.Fields()
 			remedy = fmt.Sprintf("let the data in Secret %s have them", b.DataSecretName)

@@ -203,6 +203,22 @@ func TestKubelet(t *testing.T) {
 		})
 		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
 	})
+	t.Run("When patches write the kubelet's flags, and a node class sets a field without one, it should name the variable of those", func(t *testing.T) {
+		f := startWith(t, "", "", nil, &v1alpha1.KubeletBounds{AllowedFields: []string{"maxParallelImagePulls"}})
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20), Other: map[string]apiextensionsv1.JSON{"maxParallelImagePulls": {Raw: []byte("5")}}}
+			n.Spec.Bootstrap.ConfigTemplateRef = &v1alpha1.BootstrapTemplateReference{APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: "c4-large"}
+			n.Spec.BootstrapPatches = bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/taints", "taints")
+			n.Spec.BootstrapPatches[0].Patches = append(n.Spec.BootstrapPatches[0].Patches, bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/args", "kubeletArgs")[0].Patches...)
+		})
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.KubeletSettingsUnwrittenReason, Equal("Karpenter doesn't write maxParallelImagePulls of spec.kubelet for nodes of 1 of 1 template; "+
+			"set spec.bootstrapPatches for TestMachine (infrastructure.cluster.x-k8s.io) that write kubeletArgs or kubeletArgList, and kubeletConfig"))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.BootstrapPatches[0].Patches = append(n.Spec.BootstrapPatches[0].Patches, bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/config", "kubeletConfig")[0].Patches...)
+		})
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
+	})
 	t.Run("When a Secret has the bootstrap data, it should be ready, say that its nodes may register without the taint, and name what the data have to have", func(t *testing.T) {
 		f := start(t, "")
 		f.secret("join")

@@ -12,6 +12,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -56,6 +57,8 @@ func TestKubeletBounds(t *testing.T) {
 		"keeps to its own bounds": {v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(100))}, ""},
 		"exceeds its own bounds": {v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(101)), CPUCFSQuota: ptr.To(false)},
 			"clusterAPI.kubelet exceeds clusterAPI.kubeletBounds: cpuCFSQuota is set, and the platform forbids it; maxPods is 101, and the platform allows at most 100"},
+		"sets a field that its own bounds don't allow": {v1alpha1.KubeletConfiguration{Other: map[string]apiextensionsv1.JSON{"registryBurst": {Raw: []byte("5")}}},
+			"clusterAPI.kubelet exceeds clusterAPI.kubeletBounds: registryBurst is set, and the platform's kubeletBounds don't allow it"},
 	} {
 		t.Run("When a HostedCluster "+name+", it should say so", func(t *testing.T) {
 			config := scopetest.AutoNode().ProvisionerConfig.Karpenter

@@ -160,6 +160,7 @@ func changeDefaultNodeClass(t *testing.T) {
 		"the default's selectors":       {class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.InfrastructureTemplateSelectors = nil }), "spec.infrastructureTemplateSelectors of node class default belongs to the platform"},
 		"the default's patches":         {class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.BootstrapPatches = nil }), "spec.bootstrapPatches of node class default belongs to the platform"},
 		"the default's maxPods":         {class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.Kubelet.MaxPods = ptr.To(int32(10)) }), "spec.kubelet.maxPods of node class default belongs to the platform"},
+		"the default's other field":     {class("default", func(c *v1alpha1.ClusterAPINodeClass) { delete(c.Spec.Kubelet.Other, "logging") }), "spec.kubelet.logging.verbosity of node class default belongs to the platform"},
 		"the default's reserved disk":   {class("default", func(c *v1alpha1.ClusterAPINodeClass) { delete(c.Spec.Kubelet.KubeReserved, "ephemeral-storage") }), "spec.kubelet.kubeReserved[ephemeral-storage] of node class default belongs to the platform"},
 		"the default's reserved memory": {class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.Kubelet.KubeReserved["memory"] = "1Gi" }), ""},
 		"the default's architecture":    {class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.DefaultArchitecture = "arm64" }), ""},

@@ -53,6 +53,7 @@ func full() *v1beta1.AutoNode {
 	config := autoNode.ProvisionerConfig.Karpenter.ClusterAPI
 	config.Kubelet = &v1alpha1.KubeletConfiguration{
 		MaxPods: ptr.To(int32(50)), KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m", "ephemeral-storage": "1Gi"},
+		Other: map[string]apiextensionsv1.JSON{"logging": {Raw: []byte(`{"verbosity":4}`)}},
 	}
 	config.KubeletBounds = &v1alpha1.KubeletBounds{
 		Forbidden: []v1alpha1.KubeletField{"cpuCFSQuota", "clusterDNS"}, AllowedFields: []string{"maxParallelImagePulls", "logging"},
