@@ -61,6 +61,11 @@ type ControlPlaneComponentStatus struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",message="lastTransitionTime has to be a time in RFC 3339"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
+	// rollout is the ID of the last complete rollout, which its pods have in the variable ROLLOUT_ID. Another size isn't another rollout.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Rollout string `json:"rollout,omitempty"`
+
 	// version is the payload's version of the last complete rollout.
 	// +optional
 	Version string `json:"version,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,15 +19,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/clusterstatus"
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -55,6 +59,8 @@ type Config struct {
 	Settings Settings
 	// Templates has the references to Secrets that machines may have.
 	Templates provider.Templates
+	// Clock defaults to the real one.
+	Clock clock.PassiveClock
 	// SignedOnly rejects images that a payload doesn't name, because only payloads are signed.
 	SignedOnly bool
 }
@@ -62,12 +68,19 @@ type Config struct {
 // Component is the step that runs Karpenter.
 type Component struct {
 	Config
+	// smaller is since when a smaller size has sufficed, by HostedCluster.
+	smaller lru.Cache[types.UID, time.Time]
 }
 
 var _ scope.Step = (*Component)(nil)
 
 // New returns the step.
-func New(config Config) *Component { return &Component{Config: config} }
+func New(config Config) *Component {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	return &Component{Config: config, smaller: lru.New[types.UID, time.Time](1 << 14)}
+}
 
 // Name implements scope.Step.
 func (c *Component) Name() string { return "component" }
@@ -121,6 +134,10 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if s.FeatureGates == nil {
 		return scope.Result{Wait: true, Message: "the feature gates aren't known"}, c.Observe(ctx, s)
 	}
+	size, resize, err := c.size(ctx, s)
+	if err != nil {
+		return scope.Result{}, err
+	}
 	image := overrideImage(s, c.SignedOnly)
 	objects, err := render(ctx, Input{
 		Input: provider.Input{
@@ -147,6 +164,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		PayloadVersion: s.Karpenter.Versions[payload.KubernetesVersion],
 		ReleaseImage:   s.Release.Image,
 		Plan:           s.NodeUpgrade.Plan,
+		Size:           size,
 		Asleep:         s.Sleep.Asleep,
 		PullSecret:     secret,
 		Monitoring:     monitoring,
@@ -166,7 +184,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if err := c.prune(ctx, s.Component, resources); err != nil {
 		return scope.Result{}, err
 	}
-	return scope.Result{}, c.report(ctx, s, objects, resources)
+	return scope.Result{RequeueAfter: resize}, c.report(ctx, s, objects, resources)
 }
 
 // guestPort returns the port of the guest's API server, zero if unknown.
@@ -281,6 +299,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 			component.Status.Version, component.Status.ReleaseImage = s.Release.Version, s.Release.Image
 			component.Status.FeatureGates = featuregate.Enabled(&desired.Spec.Template.Spec.Containers[0])
 			s.Rollout = rolloutOf(desired)
+			component.Status.Rollout = s.Rollout
 		}
 	})
 }
@@ -304,6 +323,6 @@ func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func
 
 // statusFields is the operator's part of a component's status. Other conditions belong to other controllers.
 var statusFields = apply.StatusFields{
-	Names:      []string{"observedGeneration", "version", "releaseImage", "imageOverride", "featureGates", "resources"},
+	Names:      []string{"observedGeneration", "rollout", "version", "releaseImage", "imageOverride", "featureGates", "resources"},
 	Conditions: []string{v1beta1.Ready, v1beta1.Available, v1beta1.RolloutComplete},
 }

@@ -66,6 +66,11 @@ func (r Replicas) restore(ctx context.Context, s *scope.Scope, live *appsv1.Depl
 	if err != nil {
 		return err
 	}
+	size, _, err := r.component.size(ctx, s)
+	if err != nil {
+		return err
+	}
+	size.adapt(asset)
 	if err := r.component.scale(ctx, live, ptr.Deref(asset.Spec.Replicas, 1)); err != nil {
 		return err
 	}

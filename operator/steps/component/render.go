@@ -46,7 +46,8 @@ type Input struct {
 	// ReleaseImage is the payload by digest, and Plan that of an upgrade to it that proves itself; nil for none.
 	ReleaseImage string
 	Plan         *upgradeplan.Plan
-	// Asleep: it has no replica.
+	// Size of Karpenter, nil for that of Settings. Asleep: it has no replica.
+	Size   *Size
 	Asleep bool
 	// PullSecret is the HostedCluster's, nil if it has none.
 	PullSecret *corev1.Secret
@@ -87,7 +88,13 @@ func (in Input) objects(ctx context.Context, nodeImages *corev1.ConfigMap) []obj
 		rendered(func() (*corev1.ConfigMap, error) { return nodeImages, nil }, nil, nodeImages != nil),
 		rendered(karpenterassets.PodDisruptionBudget, nil, always),
 		rendered(karpenterassets.NetworkPolicy, in.adaptNetworkPolicy, always),
-		rendered(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) }, always),
+		rendered(in.Profile.Deployment, func(d *appsv1.Deployment) error {
+			err := in.adaptDeployment(ctx, d)
+			if in.Size.adapt(d); in.Asleep {
+				d.Spec.Replicas = ptr.To[int32](0)
+			}
+			return err
+		}, always),
 		rendered(karpenterassets.PodMonitor, nil, in.Monitoring),
 	}
 }
@@ -165,9 +172,6 @@ func (in Input) adaptDeployment(ctx context.Context, deployment *appsv1.Deployme
 		return fmt.Errorf("the Deployment asset has %d containers, not one", len(pod.Containers))
 	}
 	pod.Containers[0].Image = in.Image
-	if in.Asleep {
-		deployment.Spec.Replicas = ptr.To[int32](0)
-	}
 	pod.ImagePullSecrets = in.imagePullSecrets()
 	in.Settings.adapt(deployment)
 	featuregate.Write(&pod.Containers[0], in.FeatureGates)

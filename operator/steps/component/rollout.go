@@ -52,6 +52,11 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 		wait("the Deployment is being made")
 		return
 	}
+	stray := strayAmong(pods, &live.Spec.Template.Spec)
+	if rolledOut(component) && stray == "" && rolloutOf(live) != "" && rolloutOf(live) == component.Status.Rollout &&
+		(desired == nil || sameContainer(live, desired)) {
+		return // at most its size has changed
+	}
 	replicas, status := ptr.Deref(live.Spec.Replicas, 1), live.Status
 	old := status.Replicas - status.UpdatedReplicas
 	ending := max(ptr.Deref(status.TerminatingReplicas, 0), terminating(pods)) // of the two, the one lags, and not every cluster has the other
@@ -63,8 +68,8 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 		wait("%d of %d replicas are updated", status.UpdatedReplicas, replicas)
 	case old > 0:
 		wait("%d old replicas are still to go", old)
-	case strayAmong(pods, &live.Spec.Template.Spec) != "":
-		wait("%s", strayAmong(pods, &live.Spec.Template.Spec))
+	case stray != "":
+		wait("%s", stray)
 	case rolledOut(component):
 		// Stays true.
 	case status.AvailableReplicas < status.UpdatedReplicas:

@@ -32,6 +32,9 @@ import (
 type Settings struct {
 	// Resources of Karpenter's container. Each that is named replaces the default's.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// ResourcesByNodes are Karpenter's replicas and requests by the number of the guest's nodes, ascending from 0, in place of
+	// Resources.Requests. Empty: every Karpenter has two replicas with the same requests.
+	ResourcesByNodes []Size `json:"resourcesByNodes,omitempty"`
 	// NodeSelector, Tolerations and PriorityClassName of Karpenter's pods.
 	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
 	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
@@ -121,16 +124,21 @@ func ParseSettings(content []byte) (Settings, error) {
 // boundQuantities rejects quantities that take long to decode. Whatever else is wrong with the content is for the decoder to say.
 func boundQuantities(content []byte) error {
 	written := struct {
-		Resources struct{ Requests, Limits map[string]scalar.Quantity }
+		Resources        struct{ Requests, Limits map[string]scalar.Quantity }
+		ResourcesByNodes []struct{ Requests map[string]scalar.Quantity }
 	}{}
 	_ = yaml.Unmarshal(content, &written)
 	var problems []error
-	for where, list := range map[string]map[string]scalar.Quantity{
-		"requests": written.Resources.Requests, "limits": written.Resources.Limits,
-	} {
+	lists := map[string]map[string]scalar.Quantity{
+		"resources.requests": written.Resources.Requests, "resources.limits": written.Resources.Limits,
+	}
+	for i, size := range written.ResourcesByNodes {
+		lists[fmt.Sprintf("resourcesByNodes[%d].requests", i)] = size.Requests
+	}
+	for where, list := range lists {
 		for name, quantity := range list {
 			if _, err := scalar.ParseQuantity(quantity.String()); err != nil {
-				problems = append(problems, fmt.Errorf("resources.%s.%s: %q %w", where, name, message.Cut(quantity.String(), scalar.MaxQuantity), err))
+				problems = append(problems, fmt.Errorf("%s.%s: %q %w", where, name, message.Cut(quantity.String(), scalar.MaxQuantity), err))
 			}
 		}
 	}
@@ -145,21 +153,24 @@ func (s Settings) validate() error {
 	if len(s.Resources.Claims) > 0 {
 		report("resources.claims: not supported")
 	}
-	for where, list := range map[string]corev1.ResourceList{"requests": s.Resources.Requests, "limits": s.Resources.Limits} {
+	lists := map[string]corev1.ResourceList{"resources.requests": s.Resources.Requests, "resources.limits": s.Resources.Limits}
+	for i := range s.ResourcesByNodes {
+		lists[fmt.Sprintf("resourcesByNodes[%d].requests", i)] = s.ResourcesByNodes[i].Requests
+	}
+	for where, list := range lists {
 		for name, quantity := range list {
+			limit, limited := s.Resources.Limits[name]
 			switch {
 			case !slices.Contains(resources, name):
-				report("resources.%s: %q is not one of %s", where, name, joined(resources))
+				report("%s: %q is not one of %s", where, name, joined(resources))
 			case quantity.Sign() <= 0:
-				report("resources.%s.%s: %s is not more than 0", where, name, quantity.String())
+				report("%s.%s: %s is not more than 0", where, name, quantity.String())
+			case limited && quantity.Cmp(limit) > 0:
+				report("%s.%s: %s is more than the limit %s", where, name, quantity.String(), limit.String())
 			}
 		}
 	}
-	for name, limit := range s.Resources.Limits {
-		if request, ok := s.Resources.Requests[name]; ok && request.Cmp(limit) > 0 {
-			report("resources.requests.%s: %s is more than the limit %s", name, request.String(), limit.String())
-		}
-	}
+	s.validateSizes(report)
 	if s.PriorityClassName != "" {
 		for _, problem := range validation.IsDNS1123Subdomain(s.PriorityClassName) {
 			report("priorityClassName: %q: %s", s.PriorityClassName, problem)
