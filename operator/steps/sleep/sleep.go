@@ -109,8 +109,8 @@ func (z Sleep) proceed(ctx context.Context, s *scope.Scope, result *scope.Result
 	return "", nil
 }
 
-// Decide decides by the annotations, then the spec, whether a cluster has to be asleep, and until when that is so; zero for ever. An error names
-// the field or the annotation which can't be followed.
+// Decide decides by the annotations, then the spec, whether a cluster has to be asleep, and until when; zero for ever. An error names the
+// field or the annotation that can't be followed.
 func Decide(hostedCluster *v1beta1.HostedCluster, profile *provider.Profile, now time.Time) (asleep bool, until time.Time, err error) {
 	if profile.NodeClass.DrainingAnnotation == "" {
 		if hostedCluster.Spec.AutoNode.Sleep != nil || hostedCluster.Annotations[v1beta1.SleepUntilAnnotation] != "" {
