@@ -201,7 +201,7 @@ func (w *world) deployment(g Gomega, ctx context.Context) *clusterv1.MachineDepl
 	return &list.Items[0]
 }
 
-// playControlPlane reports that the control plane runs a version.
+// playControlPlane reports that the control plane runs a version. As Cluster API's controller of Clusters, it makes the Cluster its owner.
 func (w *world) playControlPlane(g Gomega, ctx context.Context, version string) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: controlPlaneGroup, Version: "v1beta1", Kind: "TestControlPlaneList"})
@@ -210,6 +210,9 @@ func (w *world) playControlPlane(g Gomega, ctx context.Context, version string) 
 	g.Expect(list.Items).To(HaveLen(1), "%v", w.Cluster.Status.Conditions)
 	wanted, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "version")
 	g.Expect(wanted).To(Equal(version))
+	owned := fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"Cluster","name":%q,"uid":%q,"controller":true}]}}`,
+		clusterv1.GroupVersion, w.Cluster.Name, w.Cluster.UID)
+	g.Expect(w.Admin.Patch(ctx, &list.Items[0], client.RawPatch("application/merge-patch+json", owned))).To(Succeed())
 	patch := fmt.Appendf(nil, `{"status":{"version":%q,"initialization":{"controlPlaneInitialized":true}}}`, version)
 	g.Expect(w.Admin.Status().Patch(ctx, &list.Items[0], client.RawPatch("application/merge-patch+json", patch))).To(Succeed())
 }
