@@ -155,8 +155,8 @@ func TestWrongTypes(t *testing.T) {
 		"a requirement is text":            {pool + "spec: {template: {spec: {requirements: [a]}}}", "spec.template.spec.requirements.0"},
 		"a requirement's value is no text": {pool + "spec: {template: {spec: {requirements: [{key: a, operator: In, values: [[a]]}]}}}", "spec.template.spec.requirements.0.values.0"},
 		"a node class's spec is a list":    {class + "spec: [a]", "spec"},
-		"kubelet is text":                  {class + "spec: {maxPods: 3, kubelet: a}", "spec.kubelet"},
-		"a number is text":                 {class + "spec: {maxPods: many}", "spec.kubelet.maxPods"},
+		"kubelet is text":                  {class + "spec: {maxPods: 3, kubelet: a}", " kubelet"},
+		"a number is text":                 {class + "spec: {maxPods: many}", " kubelet.maxPods"},
 	} {
 		t.Run("When "+name+", it should name the field", func(t *testing.T) {
 			g, path := NewWithT(t), filepath.Join(t.TempDir(), "a.yaml")

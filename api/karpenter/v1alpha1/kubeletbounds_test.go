@@ -98,6 +98,13 @@ func TestOtherKubeletFields(t *testing.T) {
 			t.Errorf("got %v, %v", empty, err)
 		}
 	})
+	t.Run("When a typed field has another type, the error should name it", func(t *testing.T) {
+		for text, want := range map[string]string{`{"maxPods":"x"}`: "KubeletConfiguration.kubelet.maxPods of type", `"x"`: "KubeletConfiguration.kubelet of type"} {
+			if err := json.Unmarshal([]byte(text), &v1alpha1.KubeletConfiguration{}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v", err)
+			}
+		}
+	})
 	t.Run("When the configuration has a typed field, it should be known as such", func(t *testing.T) {
 		var names []v1alpha1.KubeletField
 		for field := range reflect.TypeFor[v1alpha1.KubeletConfiguration]().Fields() {

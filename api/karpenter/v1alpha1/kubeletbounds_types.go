@@ -4,10 +4,12 @@ package v1alpha1
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
@@ -51,7 +53,13 @@ func (k KubeletConfiguration) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON keeps fields without a type as Other. It fails for typed fields alone, whose values the schema bounds.
-func (k *KubeletConfiguration) UnmarshalJSON(raw []byte) error {
+func (k *KubeletConfiguration) UnmarshalJSON(raw []byte) (err error) {
+	defer func() {
+		// The decoder doesn't say what it decodes with this method.
+		if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			mismatch.Struct, mismatch.Field = "KubeletConfiguration", strings.TrimSuffix("kubelet."+mismatch.Field, ".")
+		}
+	}()
 	all := map[string]apiextensionsv1.JSON{}
 	if err := json.Unmarshal(raw, &all); err != nil {
 		return err
@@ -66,8 +74,7 @@ func (k *KubeletConfiguration) UnmarshalJSON(raw []byte) error {
 			delete(all, field)
 		}
 	}
-	raw, err := json.Marshal(all)
-	if err != nil {
+	if raw, err = json.Marshal(all); err != nil {
 		return err
 	}
 	type typed KubeletConfiguration
