@@ -53,17 +53,21 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 		return
 	}
 	stray := strayAmong(pods, &live.Spec.Template.Spec)
-	if rolledOut(component) && stray == "" && rolloutOf(live) != "" && rolloutOf(live) == component.Status.Rollout &&
-		(desired == nil || sameContainer(live, desired)) {
+	replicas, status := ptr.Deref(live.Spec.Replicas, 1), live.Status
+	available := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
+	restarts := replicas > 0 && available != nil && withoutReplicas.Has(available.Reason)
+	if replicas > 0 && !restarts && rolledOut(component) && stray == "" && rolloutOf(live) != "" &&
+		rolloutOf(live) == component.Status.Rollout && (desired == nil || sameContainer(live, desired)) {
 		return // at most its size has changed
 	}
-	replicas, status := ptr.Deref(live.Spec.Replicas, 1), live.Status
 	old := status.Replicas - status.UpdatedReplicas
 	ending := max(ptr.Deref(status.TerminatingReplicas, 0), terminating(pods)) // of the two, the one lags, and not every cluster has the other
 	switch {
 	case desired != nil && (!sameContainer(live, desired) || replicas != ptr.Deref(desired.Spec.Replicas, 1)),
 		status.ObservedGeneration < live.Generation:
 		wait("the Deployment is being updated")
+	case restarts && status.AvailableReplicas == 0:
+		wait("%d replicas start", replicas)
 	case status.UpdatedReplicas < replicas && (old > 0 || !rolledOut(component)):
 		wait("%d of %d replicas are updated", status.UpdatedReplicas, replicas)
 	case old > 0:

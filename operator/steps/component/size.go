@@ -94,7 +94,7 @@ func (c *Component) size(ctx context.Context, s *scope.Scope) (*Size, time.Durat
 	return &sizes[wanted], 0, nil
 }
 
-// validateSizes returns the problems of sizes.
+// validateSizes reports what is wrong with ResourcesByNodes.
 func (s Settings) validateSizes(report func(format string, args ...any)) {
 	for i, z := range s.ResourcesByNodes {
 		switch {

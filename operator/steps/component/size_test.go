@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +23,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -114,4 +116,49 @@ func TestSize(t *testing.T) {
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		NewWithT(t).Expect(size).To(BeNil())
 	})
+}
+
+// TestResize: the pods are replaced for another size, and that is no rollout.
+func TestResize(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	c, s, _ := installed(t)
+	c.Settings.ResourcesByNodes = []Size{sizeOf(0, 1, "50m"), sizeOf(1, 2, "100m")}
+	scheme := runtime.NewScheme()
+	g.Expect(watch.AddToScheme(scheme)).To(Succeed())
+	guest := fake.NewClientBuilder().WithScheme(scheme).Build()
+	s.Guest.Cached, s.Guest.Complete = guest, true
+	resolved(s, "1.36.3")
+	// reconcile runs the step beside a Deployment's controller that has replaced some of its pods.
+	reconcile := func(updated, available int32) *appsv1.Deployment {
+		component := scopetest.Get(ctx, g, c.Management, s.ControlPlaneNamespace, v1beta1.KarpenterComponent, &v1beta1.ControlPlaneComponent{})
+		s.Component.ResourceVersion = component.ResourceVersion
+		_, err := c.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		d := scopetest.Get(ctx, g, c.Management, s.ControlPlaneNamespace, v1beta1.KarpenterComponent, &appsv1.Deployment{})
+		d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas = available, updated, available
+		g.Expect(c.Management.Status().Update(ctx, d)).To(Succeed())
+		return d
+	}
+	complete := func() bool { return meta.IsStatusConditionTrue(s.Component.Status.Conditions, v1beta1.RolloutComplete) }
+	reconcile(1, 1)
+	g.Expect(*reconcile(1, 1).Spec.Replicas).To(BeEquivalentTo(1))
+	reconcile(1, 1)
+	g.Expect(complete()).To(BeTrue())
+	rollout := s.Rollout
+
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+	g.Expect(guest.Create(ctx, claim)).To(Succeed())
+	for range 3 {
+		d := reconcile(1, 2) // one new pod beside an old one
+		g.Expect(*d.Spec.Replicas).To(BeEquivalentTo(2))
+		g.Expect(d.Spec.Template.Spec.Containers[0].Resources.Requests.Cpu().String()).To(Equal("100m"))
+		g.Expect(complete()).To(BeTrue())
+		g.Expect(s.Rollout).To(Equal(rollout))
+	}
+	resolved(s, "1.36.4")
+	for range 2 {
+		reconcile(1, 2)
+		g.Expect(complete()).To(BeFalse(), "of a payload it is one")
+	}
 }

@@ -150,6 +150,7 @@ func TestAsleep(t *testing.T) {
 		s.Sleep = scope.Sleep{}
 		settle(0)
 		g.Expect(deployment().Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
+		g.Expect(is(v1beta1.RolloutComplete)).To(Equal("False/RollingOut: 0 of 2 updated replicas are available"), "it starts, and isn't degraded")
 		available := meta.FindStatusCondition(s.Component.Status.Conditions, v1beta1.Available)
 		g.Expect(available.Reason).To(Equal(v1beta1.ReplicasUnavailableReason))
 		g.Expect(available.LastTransitionTime.Time).To(BeTemporally(">", since.Time))
