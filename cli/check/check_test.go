@@ -242,6 +242,12 @@ func TestKarpenter(t *testing.T) {
 			And(HaveField("Result", Warning), HaveField("Message", "Secret clusters-blue/gone is missing; new replicas of Karpenter can't start without it")),
 		))
 	})
+	t.Run("When it is to have no replica, as in a pause or a sleep, it should warn of the Secret alone", func(t *testing.T) {
+		g, report, asleep := NewWithT(t), &Report{}, deployment.DeepCopy()
+		asleep.Spec.Replicas = ptr.To[int32](0)
+		g.Expect(report.Karpenter(t.Context(), fake.NewClientBuilder().WithObjects(asleep, there).Build(), key)).To(Succeed())
+		g.Expect(report.Checks).To(ConsistOf(HaveField("Message", ContainSubstring("Secret clusters-blue/gone is missing"))))
+	})
 	t.Run("When there is no Deployment, it should leave that to the component", func(t *testing.T) {
 		report := &Report{}
 		NewWithT(t).Expect(report.Karpenter(t.Context(), fake.NewClientBuilder().Build(), key)).To(Succeed())

@@ -321,6 +321,8 @@ func (c *clusterCheck) conditions() {
 	case len(wrong) > 0:
 	case hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State == v1beta1.AutoNodeStatePaused:
 		c.warn(subject, "remove spec.pausedUntil, or resume the Cluster", "AutoNode is paused: %s", hostedCluster.Status.AutoNode.Message)
+	case hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State == v1beta1.AutoNodeStateAsleep:
+		c.ok(subject, "%s", hostedCluster.Status.AutoNode.Message)
 	case hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStateEnabled:
 		c.warn(subject, "wait; `autonode describe cluster` shows what it waits for", "AutoNode is %s: %s", hostedCluster.Status.AutoNode.State,
 			hostedCluster.Status.AutoNode.Message)

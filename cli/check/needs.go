@@ -105,7 +105,7 @@ func (r *Report) Karpenter(ctx context.Context, management client.Reader, key cl
 	if err := management.Get(ctx, key, deployment); err != nil {
 		return client.IgnoreNotFound(err) // the ControlPlaneComponent reports a missing one
 	}
-	if deployment.Status.ReadyReplicas == 0 {
+	if deployment.Status.ReadyReplicas == 0 && ptr.Deref(deployment.Spec.Replicas, 1) > 0 { // else it is paused or asleep
 		r.warn(subject, see, "Karpenter has no ready replica, so no node is launched or removed")
 	}
 	for _, volume := range deployment.Spec.Template.Spec.Volumes {

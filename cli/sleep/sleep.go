@@ -23,7 +23,6 @@ type Options struct {
 	Management      cluster.Flags
 	Name, Namespace string
 	For             time.Duration
-
 	// set is the annotation that the command writes, unset the one that it removes, and state what the cluster is by the former.
 	set, unset, state string
 }

@@ -2,8 +2,7 @@
 
 // Package sleep removes the nodes of clusters that nobody uses for a while, such as at night, and then scales their Karpenter to zero.
 //
-// A cluster that falls asleep goes through the phases of a drain, by its own timeout and policy. Its objects in the guest stay: pods of
-// workloads are pending until it wakes. Node classes carry a mark, so that Karpenter launches nothing meanwhile.
+// A cluster that falls asleep goes through the phases of a drain, by its own timeout and policy. Its objects in the guest stay.
 package sleep
 
 import (
