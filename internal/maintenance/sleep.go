@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -47,8 +48,12 @@ func (s Sleep) Asleep(now time.Time) bool {
 
 // Changes returns when Asleep changes next, in the time zone of the entry that does it; zero if it doesn't.
 func (s Sleep) Changes(now time.Time) (next time.Time) {
-	const limit = 1000 // edges in a row without an effect
-	asleep := s.Asleep(now)
+	const limit = 1000             // edges in a row without an effect
+	asleep := make([]bool, len(s)) // by entry
+	for i := range s {
+		asleep[i] = s[i : i+1].Asleep(now)
+	}
+	was := slices.Contains(asleep, true)
 	for range limit {
 		next = time.Time{}
 		for _, e := range s {
@@ -58,7 +63,10 @@ func (s Sleep) Changes(now time.Time) (next time.Time) {
 				}
 			}
 		}
-		if next.IsZero() || s.Asleep(next) != asleep {
+		for i, e := range s { // of two edges at a time, the end counts
+			asleep[i] = (asleep[i] || e.start.Next(now).Equal(next)) && !e.end.Next(now).Equal(next)
+		}
+		if next.IsZero() || slices.Contains(asleep, true) != was {
 			return next
 		}
 		now = next
