@@ -153,6 +153,14 @@ func summarize(s *scope.Scope, o *outcome) summary {
 
 // summarizeRunning reports Karpenter's own state. A missing input doesn't turn off an earlier rollout.
 func summarizeRunning(s *scope.Scope, o *outcome) summary {
+	if s.Sleep.Wanted() {
+		state := v1beta1.AutoNodeStateFallingAsleep
+		if s.Sleep.Asleep {
+			state = v1beta1.AutoNodeStateAsleep
+		}
+		message := strings.TrimSuffix(s.Sleep.Message+"; "+o.message, "; ")
+		return summary{status: metav1.ConditionTrue, reason: string(state), message: message, state: state} // reasons are called as the states
+	}
 	status := &s.HostedCluster.Status
 	var component v1beta1.ControlPlaneComponentStatus
 	if s.Component != nil {
@@ -162,14 +170,6 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	rolledOut := meta.FindStatusCondition(component.Conditions, v1beta1.RolloutComplete)
 	is := func(c *metav1.Condition, status metav1.ConditionStatus) bool { return c != nil && c.Status == status }
 
-	if s.Sleep.Wanted() {
-		state := v1beta1.AutoNodeStateFallingAsleep
-		if s.Sleep.Asleep {
-			state = v1beta1.AutoNodeStateAsleep
-		}
-		message := strings.TrimSuffix(s.Sleep.Message+"; "+o.message, "; ")
-		return summary{status: metav1.ConditionTrue, reason: string(state), message: message, state: state} // reasons are called as the states
-	}
 	progressing, reason, doing := progress(status.Version, component)
 	switch runs := is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue); {
 	case o.blocked && !runs && !faulty(status.Conditions):

@@ -89,11 +89,13 @@ func (in Input) objects(ctx context.Context, nodeImages *corev1.ConfigMap) []obj
 		rendered(karpenterassets.PodDisruptionBudget, nil, always),
 		rendered(karpenterassets.NetworkPolicy, in.adaptNetworkPolicy, always),
 		rendered(in.Profile.Deployment, func(d *appsv1.Deployment) error {
-			err := in.adaptDeployment(ctx, d)
+			if err := in.adaptDeployment(ctx, d); err != nil {
+				return err
+			}
 			if in.Size.adapt(d); in.Asleep {
 				d.Spec.Replicas = ptr.To[int32](0)
 			}
-			return err
+			return nil
 		}, always),
 		rendered(karpenterassets.PodMonitor, nil, in.Monitoring),
 	}

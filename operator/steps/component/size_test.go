@@ -68,7 +68,7 @@ func TestSize(t *testing.T) {
 		{name: "When fewer nodes suffice, it should stay so for an hour", claims: 2, want: 3, again: time.Hour},
 		{name: "When it looks meanwhile, it should wait for the rest of the hour", claims: 2, after: 20 * time.Minute, want: 3, again: 40 * time.Minute},
 		{name: "When more come back, it should forget that fewer sufficed", claims: 3, want: 3},
-		{name: "When fewer suffice again, the hour should begin anew", claims: 0, after: time.Hour, want: 3, again: time.Hour},
+		{name: "When fewer suffice again, it should wait for a whole hour", claims: 0, after: time.Hour, want: 3, again: time.Hour},
 		{name: "When the guest can't be reached, it should stay as it is", after: 2 * time.Hour, unreachable: true, want: 3},
 		{name: "When the hour has passed, it should be as small as it may", claims: 0, want: 0},
 	} {

@@ -32,12 +32,13 @@ func (in Input) kubeletRules() (rules []admissionregistrationv1.Validation) {
 		}
 	}
 	const kubelet, former = "dyn(object).?spec.?kubelet", "dyn(oldObject).?spec.?kubelet"
+	allowed := expression(known)
 	rules = []admissionregistrationv1.Validation{{
 		Expression: fmt.Sprintf("object == null || %[1]s.orValue({}).all(k, k in %[2]s || (oldObject != null && %[3]s[?k] == %[1]s[?k]))",
-			kubelet, expression(known), former),
+			kubelet, allowed, former),
 		MessageExpression: fmt.Sprintf("'spec.kubelet has fields that the platform does not allow (' + "+
 			"%s.orValue({}).filter(k, !(k in %s)).join(', ') + '): kubeletBounds.allowedFields of ' + variables.owner + ' decides it'",
-			kubelet, expression(known)),
+			kubelet, allowed),
 		Reason: &reason,
 	}}
 	if bounds == nil {

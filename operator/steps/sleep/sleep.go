@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sleep removes the nodes of clusters that nobody uses for a while, such as at night, and then scales their Karpenter to zero.
+// Package sleep removes a cluster's nodes by schedule or by hand, and then scales its Karpenter to zero.
 //
 // A cluster that falls asleep goes through the phases of a drain, by its own timeout and policy. Its objects in the guest stay.
 package sleep
