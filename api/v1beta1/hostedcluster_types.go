@@ -227,7 +227,7 @@ type AutoNode struct {
 	// +optional
 	NodeUpgrade *NodeUpgrade `json:"nodeUpgrade,omitempty"`
 
-	// sleep removes Karpenter's nodes while nobody needs them, such as at night.
+	// sleep removes Karpenter's nodes by schedule, such as at night.
 	// +optional
 	Sleep *Sleep `json:"sleep,omitempty"`
 

@@ -255,7 +255,7 @@ func (w *world) hasTopology(t *testing.T) {
 				HaveField("Source", HavePrefix("MachineDeployment/")), HaveField("Price", "0.05"), HaveField("Unavailable", BeEmpty()))), "%v", nodeClass.Status.Conditions)
 		})
 	})
-	t.Run("When a pod needs a node, its Machine should be nobody's but Karpenter's, and of the topology's version", func(t *testing.T) {
+	t.Run("When a pod needs a node, Karpenter alone should own its Machine, which should have the topology's version", func(t *testing.T) {
 		pool := w.nodePool(topologyPool)
 		pool.Spec.Template.Spec.NodeClassRef.Name = nodeClass.Name
 		NewWithT(t).Expect(w.Admin.Create(t.Context(), pool)).To(Succeed())

@@ -75,7 +75,7 @@ func TestSleep(t *testing.T) {
 		}
 		g.Expect(f.said(autonodev1alpha1.NotAcknowledgedReason)).To(BeFalse())
 	})
-	t.Run("When it wakes, its Karpenter should request anew, and reclaim its guarantee", func(t *testing.T) {
+	t.Run("When it wakes, its Karpenter should request capacity again, and reclaim its guarantee", func(t *testing.T) {
 		g := NewWithT(t)
 		blue.available(v1beta1.ReplicasUnavailableReason)
 		f.settle()
