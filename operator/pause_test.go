@@ -51,7 +51,7 @@ func pauses(t *testing.T, host string) {
 		g.Expect(hostedCluster.Status.Version.History[0].State).To(Equal(v1beta1.UpdatePartial))
 	}).Should(Succeed())
 	g.Expect(time.Now()).To(BeTemporally(">=", until))
-	g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+	g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(1))
 	g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
 }
 
@@ -81,7 +81,7 @@ func resumesWithout(t *testing.T, host string) {
 			missing.change(&hc.Spec)
 		})
 		g.Eventually(func(g Gomega) {
-			g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+			g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(1))
 			g.Expect(missing.reported(get(g, ctx, blue))).To(ContainSubstring(missing.want))
 		}).Should(Succeed())
 		patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
@@ -138,7 +138,7 @@ func pausesWithClusterAPI(t *testing.T) {
 			}).Should(Succeed())
 			test.set(g, false)
 			g.Eventually(func(g Gomega) {
-				g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+				g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(1))
 				g.Expect(get(g, ctx, blue).Status.AutoNode.State).NotTo(Equal(v1beta1.AutoNodeStatePaused))
 			}).Should(Succeed())
 			g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
@@ -164,7 +164,7 @@ func deletesPaused(t *testing.T) {
 	}, "500ms").Should(Succeed())
 	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = nil })
 	g.Eventually(func(g Gomega) {
-		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(1))
 		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
 		g.Expect(claim.DeletionTimestamp.IsZero()).To(BeFalse())
 		hostedCluster := get(g, ctx, blue)

@@ -241,8 +241,9 @@ func componentOf(g Gomega, ctx context.Context, namespace string) *v1beta1.Contr
 func rollOut(g Gomega, ctx context.Context, namespace, image string) {
 	deployment := deploymentOf(g, ctx, namespace)
 	g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal(image))
+	n := *deployment.Spec.Replicas
 	deployment.Status = appsv1.DeploymentStatus{
-		ObservedGeneration: deployment.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2,
+		ObservedGeneration: deployment.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n,
 	}
 	g.Expect(clusters.Management.Client.Status().Update(ctx, deployment)).To(Succeed())
 }

@@ -31,7 +31,7 @@ func sleeps(t *testing.T, host string) {
 		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
 		g.Expect(claim.DeletionTimestamp.IsZero()).To(BeFalse())
 		g.Expect(get(g, ctx, blue).Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateFallingAsleep))
-		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2), "it drains the node")
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(1), "it drains the node")
 	}).Should(Succeed())
 	claim.Finalizers = nil
 	g.Expect(guest.Update(ctx, claim)).To(Succeed())
@@ -69,7 +69,7 @@ func sleeps(t *testing.T, host string) {
 	g.Eventually(func(g Gomega) {
 		hostedCluster := get(g, ctx, blue)
 		g.Expect(reasonOf(hostedCluster, v1beta1.ReleaseResolved)).To(Equal("False/ImageNotFound"))
-		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(1))
 		g.Expect(hostedCluster.Status.AutoNode.Sleep).To(BeNil())
 		g.Expect(class(g).Annotations).NotTo(Or(HaveKey(v1alpha1.AsleepUntilAnnotation), HaveKey(v1alpha1.DrainingAnnotation)))
 	}).Should(Succeed())

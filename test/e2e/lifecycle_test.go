@@ -32,8 +32,9 @@ func TestLifecycle(t *testing.T) {
 		image := c.world.ComponentImage(initialRelease)
 		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", image)))
 		_, digest, _ := strings.Cut(image, "@")
-		g.Expect(c.karpenterPods(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.ContainerStatuses", ConsistOf(HaveField("ImageID", HaveSuffix(digest)))))))
+		g.Expect(c.karpenterPods(g, t.Context())).To(And(HaveLen(1), HaveEach(HaveField("Status.ContainerStatuses", ConsistOf(HaveField("ImageID", HaveSuffix(digest)))))))
 	})
+	first := c.karpenterPods(NewWithT(t), t.Context())[0].UID
 
 	t.Run("When a HostedCluster selects nothing or names no bootstrap, autonode check and describe should name the line and what to do", c.expectMistakes)
 
@@ -46,6 +47,12 @@ func TestLifecycle(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.hostedCluster(g, ctx).Status.AutoNode).To(HaveValue(And(
 				HaveField("NodeCount", HaveValue(BeEquivalentTo(2))), HaveField("NodeVersions", ConsistOf(HaveField("Version", initialRelease))))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	})
+
+	t.Run("When it has nodes, Karpenter should get a standby, and its pod should go on", func(t *testing.T) {
+		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.karpenterPods(g, ctx)).To(And(HaveLen(2), ContainElement(HaveField("UID", first)), HaveEach(HaveField("Status.ContainerStatuses", HaveEach(HaveField("Ready", true))))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
 

@@ -30,10 +30,10 @@ import (
 // Settings are a platform's settings for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take
 // other control planes' room with them. The feature gates that a HostedCluster may set are the exception.
 type Settings struct {
-	// Resources of Karpenter's container. Each that is named replaces the default's.
+	// Resources of Karpenter's container, with two replicas. Each that is named replaces the Deployment's.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 	// ResourcesByNodes are Karpenter's replicas and requests by the number of the guest's nodes, ascending from 0, in place of
-	// Resources.Requests. Empty: every Karpenter has two replicas with the same requests.
+	// Resources.Requests. Empty: measured ones, unless Resources is set.
 	ResourcesByNodes []Size `json:"resourcesByNodes,omitempty"`
 	// NodeSelector, Tolerations and PriorityClassName of Karpenter's pods.
 	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`

@@ -11,14 +11,32 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
 // shrinkAfter is how long fewer nodes have to suffice before Karpenter gets smaller.
 const shrinkAfter = time.Hour
+
+// defaultSizes are for the memory that this Karpenter takes (docs/platform/sizing.md). The first node adds a standby and replaces no pod.
+var defaultSizes = []Size{
+	{Nodes: 0, Replicas: 1, Requests: requests(50, 110)},
+	{Nodes: 1, Replicas: 2, Requests: requests(50, 110)},
+	{Nodes: 26, Replicas: 2, Requests: requests(100, 256)},
+	{Nodes: 151, Replicas: 2, Requests: requests(200, 640)},
+}
+
+func requests(millicores, mebibytes int64) corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(millicores, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(mebibytes<<20, resource.BinarySI),
+	}
+}
 
 // Size is what Karpenter gets from a number of nodes on.
 type Size struct {
@@ -44,10 +62,19 @@ func (z *Size) adapt(deployment *appsv1.Deployment) {
 	}
 }
 
-// size chooses the size for a guest, nil where the platform has none, and when to look again. Karpenter gets larger at once, unless it is
+// sizes are the platform's, or the default where it sets no resources either. Those of another provider's Karpenter weren't measured.
+func (c *Component) sizes(profile *provider.Profile) []Size {
+	set := c.Settings
+	if len(set.ResourcesByNodes)+len(set.Resources.Requests)+len(set.Resources.Limits) == 0 && profile.Platform == v1beta1.PlatformClusterAPI {
+		return defaultSizes
+	}
+	return set.ResourcesByNodes
+}
+
+// size chooses the size for a guest, nil where there are none, and when to look again. Karpenter gets larger at once, unless it is
 // launching, and smaller when fewer nodes have sufficed for long enough: to resize it is to replace its pods.
 func (c *Component) size(ctx context.Context, s *scope.Scope) (*Size, time.Duration, error) {
-	sizes := c.Settings.ResourcesByNodes
+	sizes := c.sizes(s.Profile)
 	if len(sizes) == 0 {
 		return nil, 0, nil
 	}

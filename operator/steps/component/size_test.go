@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/guest/watch"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -51,7 +53,7 @@ func TestSize(t *testing.T) {
 	}}})
 	s := &scope.Scope{
 		HostedCluster:         &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue", UID: "blue"}},
-		ControlPlaneNamespace: owner.Namespace, Component: owner,
+		ControlPlaneNamespace: owner.Namespace, Component: owner, Profile: &provider.Profile{Platform: v1beta1.PlatformClusterAPI},
 	}
 	for i, step := range []struct {
 		name        string
@@ -111,11 +113,24 @@ func TestSize(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(size.Replicas).To(BeEquivalentTo(1))
 	})
-	t.Run("When the platform has no sizes, it should choose none", func(t *testing.T) {
-		size, _, err := New(Config{Management: management, Clock: clock.RealClock{}}).size(ctx, s)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		NewWithT(t).Expect(size).To(BeNil())
-	})
+	for _, test := range []struct {
+		name      string
+		platform  v1beta1.Platform
+		resources corev1.ResourceRequirements
+		want      gomegatypes.GomegaMatcher
+	}{
+		{"When the platform sets nothing, one without nodes should have one replica", v1beta1.PlatformClusterAPI, corev1.ResourceRequirements{}, HaveField("Replicas", BeEquivalentTo(1))},
+		{"When it sets resources, they should hold for every size", v1beta1.PlatformClusterAPI, corev1.ResourceRequirements{Requests: requests(1000, 1024)}, BeNil()},
+		{"When it sets limits, no request should be above them", v1beta1.PlatformClusterAPI, corev1.ResourceRequirements{Limits: requests(1000, 64)}, BeNil()},
+		{"When the Karpenter is another provider's, it should keep its own", v1beta1.PlatformAWS, corev1.ResourceRequirements{}, BeNil()},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s.Profile = &provider.Profile{Platform: test.platform}
+			size, _, err := New(Config{Management: management, Clock: clock.RealClock{}, Settings: Settings{Resources: test.resources}}).size(ctx, s)
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(size).To(test.want)
+		})
+	}
 }
 
 // TestResize: the pods are replaced for another size, and that is no rollout.
@@ -123,10 +138,6 @@ func TestResize(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	c, s, _ := installed(t)
 	c.Settings.ResourcesByNodes = []Size{sizeOf(0, 1, "50m"), sizeOf(1, 2, "100m")}
-	scheme := runtime.NewScheme()
-	g.Expect(watch.AddToScheme(scheme)).To(Succeed())
-	guest := fake.NewClientBuilder().WithScheme(scheme).Build()
-	s.Guest.Cached, s.Guest.Complete = guest, true
 	resolved(s, "1.36.3")
 	// reconcile runs the step beside a Deployment's controller that has replaced some of its pods.
 	reconcile := func(updated, available int32) *appsv1.Deployment {
@@ -148,7 +159,7 @@ func TestResize(t *testing.T) {
 
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-	g.Expect(guest.Create(ctx, claim)).To(Succeed())
+	g.Expect(s.Guest.Cached.Create(ctx, claim)).To(Succeed())
 	for range 3 {
 		d := reconcile(1, 2) // one new pod beside an old one
 		g.Expect(*d.Spec.Replicas).To(BeEquivalentTo(2))

@@ -14,10 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +29,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -54,8 +57,11 @@ func installed(t *testing.T) (*Component, *scope.Scope, *events.FakeRecorder) {
 	clusters := scopetest.Clusters{Management: scopetest.Cluster{Client: management}}
 	s := clusters.NewScope(t, "blue")
 	s.Guest.Config = &rest.Config{Host: "https://blue.example:6443"}
+	kinds := runtime.NewScheme()
+	g.Expect(watch.AddToScheme(kinds)).To(Succeed())
+	s.Guest.Cached, s.Guest.Complete = fake.NewClientBuilder().WithScheme(kinds).Build(), true
 	recorder := events.NewFakeRecorder(100)
-	c := New(Config{Management: management, Applier: apply.New(), Recorder: recorder, PullSecrets: noPullSecrets{}})
+	c := New(Config{Management: management, Applier: apply.New(), Recorder: recorder, PullSecrets: noPullSecrets{}, Clock: clock.RealClock{}})
 	return c, s, recorder
 }
 
@@ -102,7 +108,7 @@ func TestAsleep(t *testing.T) {
 	t.Run("When the cluster is falling asleep, Karpenter should go on", func(t *testing.T) {
 		s.Sleep = scope.Sleep{Until: "later", Message: "falling asleep"}
 		settle(2)
-		NewWithT(t).Expect(deployment().Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
+		NewWithT(t).Expect(deployment().Spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
 		NewWithT(t).Expect(is(v1beta1.Available)).To(Equal("True/AsExpected"))
 	})
 	t.Run("When the cluster is asleep, Karpenter should have no replica, and be rolled out as such", func(t *testing.T) {
@@ -149,8 +155,8 @@ func TestAsleep(t *testing.T) {
 		meta.FindStatusCondition(s.Component.Status.Conditions, v1beta1.Available).LastTransitionTime = since
 		s.Sleep = scope.Sleep{}
 		settle(0)
-		g.Expect(deployment().Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
-		g.Expect(is(v1beta1.RolloutComplete)).To(Equal("False/RollingOut: 0 of 2 updated replicas are available"), "it starts, and isn't degraded")
+		g.Expect(deployment().Spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
+		g.Expect(is(v1beta1.RolloutComplete)).To(Equal("False/RollingOut: 0 of 1 updated replicas are available"), "it starts, and isn't degraded")
 		available := meta.FindStatusCondition(s.Component.Status.Conditions, v1beta1.Available)
 		g.Expect(available.Reason).To(Equal(v1beta1.ReplicasUnavailableReason))
 		g.Expect(available.LastTransitionTime.Time).To(BeTemporally(">", since.Time))
