@@ -241,8 +241,8 @@ type CapacityQuota struct {
 	// limits by resource.
 	// +optional
 	Limits CapacityAmounts `json:"limits,omitempty"`
-	// limitsFrom reads limits from fields of objects in the management cluster, such as a cloud's quota that another controller
-	// observes. Until the operator has read one, the resource's entry in limits is its limit.
+	// limitsFrom reads limits from objects in the management cluster, such as a cloud's quota that another controller observes, or
+	// counts objects, such as hosts. Until the operator has read one, the resource's entry in limits is its limit.
 	// +optional
 	// +listType=map
 	// +listMapKey=resource
@@ -251,10 +251,12 @@ type CapacityQuota struct {
 	LimitsFrom []CapacityLimitSource `json:"limitsFrom,omitempty"`
 }
 
-// CapacityLimitSource is a field of an object that has the limit of a resource. The operator reads it every minute, and needs the right
-// to get the object. While it can't read the field, the last limit stays.
+// CapacityLimitSource has the limit of a resource: name and path of a field, or selector and where of objects to count. The operator reads
+// it every minute, and needs the right to get the object or to list the objects. While it can't read the limit, the last one stays.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.name) == has(self.path) && has(self.selector) == has(self.where) && has(self.name) != has(self.selector) && (has(self.name) || self.resource == 'machines')",message="set name and path, or, for machines, selector and where"
 type CapacityLimitSource struct {
-	// resource that the field limits.
+	// resource that is limited.
 	// +required
 	// +kubebuilder:validation:Enum=machines;cpu;memory;gpus
 	Resource string `json:"resource"`
@@ -269,20 +271,44 @@ type CapacityLimitSource struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self != 'Secret'",message="a limit isn't read from a Secret"
 	Kind string `json:"kind"`
-	// namespace of the object; empty for an object without one.
+	// namespace of the object; empty for an object without one. With a selector, empty counts the objects of all namespaces.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
 	// name of the object.
-	// +required
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 	// path of the field, such as status.quota.value or status.limits[0].amount. The field has a quantity, as a number or a string.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Path string `json:"path,omitempty"`
+	// selector of at most 5000 objects, each a machine, by labels; an empty one selects all. The limit is the number of spare objects,
+	// which have no spec.consumerRef and match where, and of those whose spec.consumerRef has the name and namespace of a Machine that
+	// counts against the quota.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+	// where spare objects differ from others.
+	// +optional
+	Where *CapacityObjectCondition `json:"where,omitempty"`
+}
+
+// CapacityObjectCondition compares a field of objects.
+type CapacityObjectCondition struct {
+	// path of the field, such as status.provisioning.state.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Path string `json:"path"`
+	// values, one of which the field has; "" matches an object without the field.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	Values []string `json:"values"`
 }
 
 // CapacitySelector selects offerings. An empty list selects all.

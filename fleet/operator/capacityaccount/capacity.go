@@ -88,8 +88,8 @@ type memory struct {
 	closed   unavailableReports
 	// reclaims are those of each cluster, with deadlines by this operator's clock.
 	reclaims map[string]division.Reclaims
-	// quotas are the readings of objects that quotas name.
-	quotas map[autonodev1alpha1.CapacityLimitSource]reading[string]
+	// quotas are the readings of limits, by dump of their source.
+	quotas map[string]reading[limitReading]
 	// rates are the readings of ConfigMaps that commitments name.
 	rates map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]
 }

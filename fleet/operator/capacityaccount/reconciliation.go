@@ -37,6 +37,7 @@ type reconciliation struct {
 	account *account
 	// keptLimits: a limit can't be read, and the last one is in force.
 	keptLimits bool
+	consumers  map[string]map[string][]string // of counted objects, by pool and namespace
 	claims     *claims
 	// clusters of the account and of its record, by key, and keys in order.
 	clusters map[string]*cluster
@@ -78,13 +79,14 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 		m = &memory{
 			uid: found.UID, since: map[observation]time.Time{}, hinted: map[string]time.Time{}, closed: unavailableReports{},
 			reclaims: map[string]division.Reclaims{},
-			quotas:   map[autonodev1alpha1.CapacityLimitSource]reading[string]{},
+			quotas:   map[string]reading[limitReading]{},
 			rates:    map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]{},
 		}
 		c.memory[found.Name] = m
 	}
 	r := &reconciliation{
 		Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{},
+		consumers: map[string]map[string][]string{},
 	}
 	spec, unread := r.readQuotas(ctx)
 	rates, unreadRates := r.readRates(ctx)
@@ -120,6 +122,7 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 			return nil, err
 		}
 	}
+	r.countConsumers()
 	r.unmatched()
 	c.counter.follow(found.Name, namespaces)
 	return r, nil
