@@ -283,6 +283,28 @@ func (w *world) hasTopology(t *testing.T) {
 			g.Expect(w.deployment(g, ctx).Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.05"))
 		})
 	})
+	t.Run("When the entry has a replica, it should remain beside Karpenter's node, and count towards the max size", func(t *testing.T) {
+		for _, step := range []struct {
+			replicas             int32
+			maxSize, unavailable string
+		}{{1, "2", "Full"}, {1, "3", ""}, {0, "2", ""}} {
+			g := NewWithT(t)
+			g.Expect(w.Admin.Get(t.Context(), client.ObjectKeyFromObject(w.Cluster), w.Cluster)).To(Succeed())
+			before := w.Cluster.DeepCopy()
+			entry := &w.Cluster.Spec.Topology.Workers.MachineDeployments[0]
+			entry.Replicas, entry.Metadata.Annotations[clusterv1.AutoscalerMaxSizeAnnotation] = &step.replicas, step.maxSize
+			g.Expect(w.Admin.Patch(t.Context(), w.Cluster, client.MergeFrom(before))).To(Succeed())
+			eventually(t, func(g Gomega, ctx context.Context) {
+				deployment := w.deployment(g, ctx)
+				g.Expect(deployment.Spec.Replicas).To(HaveValue(Equal(step.replicas)))
+				g.Expect(deployment.Annotations).To(HaveKeyWithValue(clusterv1.AutoscalerMaxSizeAnnotation, step.maxSize))
+				g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(nodeClass), nodeClass)).To(Succeed())
+				g.Expect(nodeClass.Status.Templates).To(ConsistOf(HaveField("Unavailable", step.unavailable)))
+				g.Expect(w.launched(g, ctx, topologyPool)).To(Equal(1))
+				g.Expect(w.drifted(g, ctx)).To(BeEmpty())
+			})
+		}
+	})
 	t.Run("When the topology's version changes, the node should drift once the control plane has it, and not before", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(w.Admin.Patch(t.Context(), w.Cluster, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"topology":{"version":"v1.36.3"}}}`)))).To(Succeed())
