@@ -300,7 +300,7 @@ func TestCountedObjects(t *testing.T) {
 			account: &account{pools: []autonodev1alpha1.LeasedPool{{Name: pool}, {Name: reserved}}, limits: map[string]int64{pool: 3, reserved: 10}},
 			clusters: map[string]*cluster{
 				"spare/blue":  {home: home{shared, "blue"}, used: map[string]int64{pool: 1, reserved: 2}},
-				"spare/green": {home: home{shared, "green"}, used: map[string]int64{pool: 1}},
+				"spare/green": {home: home{shared, "green"}, used: map[string]int64{pool: 3}},
 			},
 		}
 		r.countConsumers()
