@@ -5,7 +5,6 @@ package catalog
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog/patch"
@@ -54,11 +53,7 @@ func (t *Type) readOfferings(offerings []v1alpha1.CatalogOffering) string {
 			t.Offerings = append(t.Offerings, o)
 		}
 	}
-	const maxShown = 3
-	if more := len(problems) - maxShown; more > 0 {
-		problems = append(problems[:maxShown], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(problems, "; ")
+	return message.List(problems, 3, "; ")
 }
 
 func (t *Type) readOffering(entry *v1alpha1.CatalogOffering) (parsed []Offering, problem string) {

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/manifests"
 )
 
@@ -147,10 +148,4 @@ func (m *managementCheck) userRights(ctx context.Context) {
 }
 
 // some names the first of many.
-func some(texts []string) string {
-	const few = 5
-	if more := len(texts) - few; more > 0 {
-		return fmt.Sprintf("%s; and %d more", strings.Join(texts[:few], "; "), more)
-	}
-	return strings.Join(texts, "; ")
-}
+func some(texts []string) string { return message.List(texts, 5, "; ") }

@@ -5,13 +5,13 @@ package install
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // maxListed is how many HostedClusters a refusal names.
@@ -48,11 +48,7 @@ func inUse(ctx context.Context, management client.Reader, definitions bool) (str
 	if unknown > 0 {
 		count = fmt.Sprintf("at least %s; unknown for %d", count, unknown)
 	}
-	listed := strings.Join(using[:min(len(using), maxListed)], ", ")
-	if more := len(using) - maxListed; more > 0 {
-		listed += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf("%s with %s: %s", english.Plural(len(using), "HostedCluster", ""), count, listed), nil
+	return fmt.Sprintf("%s with %s: %s", english.Plural(len(using), "HostedCluster", ""), count, message.List(using, maxListed, ", ")), nil
 }
 
 // nodesOf returns how many nodes and machines a HostedCluster has, as the operator reported it last.

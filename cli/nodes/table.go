@@ -278,11 +278,7 @@ func (v *view) blocker(node *corev1.Node, pods []*corev1.Pod, budgets map[string
 // andMore is the first name, and how many others there are.
 func andMore(names []string) string {
 	slices.Sort(names)
-	names = slices.Compact(names)
-	if len(names) == 1 {
-		return names[0]
-	}
-	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
+	return message.List(slices.Compact(names), 1, ", ")
 }
 
 // pending counts the pods that no node has, and that aren't being deleted.

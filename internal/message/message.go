@@ -4,7 +4,10 @@
 // obey.
 package message
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 const ellipsis = "…"
 
@@ -15,4 +18,13 @@ func Cut(text string, limit int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:limit-len(ellipsis)], "") + ellipsis
+}
+
+// List joins the first texts and counts the others, such as "a, b and 3 more", or "a; b; and 3 more" by another separator.
+func List(texts []string, limit int, separator string) string {
+	list := strings.Join(texts[:min(len(texts), limit)], separator)
+	if more := len(texts) - limit; more > 0 {
+		list += fmt.Sprintf("%sand %d more", strings.TrimPrefix(separator, ","), more)
+	}
+	return list
 }

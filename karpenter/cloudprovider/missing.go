@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -50,11 +51,8 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 		return fmt.Sprintf("none of the %d instance types of node class %s meets its requirements%s",
 			len(instanceTypes), nodePool.Spec.Template.Spec.NodeClassRef.Name, named(nodeClaim))
 	}
-	if more := len(closed) - maxMissing; more > 0 {
-		closed = append(closed[:maxMissing], fmt.Sprintf("and %d more", more))
-	}
 	return fmt.Sprintf("none of the %d instance types that meet its requirements has an available offering: %s%s", compatible,
-		strings.Join(closed, ", "), c.shortage())
+		message.List(closed, maxMissing, ", "), c.shortage())
 }
 
 // whyClosed describes an unavailable offering: the reason of its failure, and until when that counts.

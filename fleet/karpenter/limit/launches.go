@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/fleet/division"
+	"github.com/autonode-io/autonode/internal/message"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 )
 
@@ -225,12 +225,8 @@ func (p *Provider) Exhausted() string {
 
 // list joins a few names.
 func list(names []string) string {
-	const maxNames = 5
 	slices.Sort(names)
-	if len(names) > maxNames {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
-	}
-	return strings.Join(names, ", ")
+	return message.List(names, 5, ", ")
 }
 
 // done records that an attempt to create the Machine of a successful Reserve has ended.

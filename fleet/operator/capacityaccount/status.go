@@ -17,6 +17,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/division"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/operator/apply"
 )
 
@@ -183,13 +184,11 @@ func (r *reconciliation) entriesUsable() metav1.Condition {
 		return condition
 	}
 	var texts []string
-	for _, entry := range r.account.unusable[:min(len(r.account.unusable), maxNamed)] {
+	for _, entry := range r.account.unusable {
 		texts = append(texts, "spec."+entry.Field+": "+entry.Message)
 	}
-	if more := len(r.account.unusable) - maxNamed; more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", more))
-	}
-	condition.Reason, condition.Message = autonodev1alpha1.SomeUnusableReason, strings.Join(texts, "; ")+"; the other entries are in use"
+	condition.Reason = autonodev1alpha1.SomeUnusableReason
+	condition.Message = message.List(texts, maxNamed, "; ") + "; the other entries are in use"
 	if r.account.unreadLimits || r.keptLimits {
 		condition.Status, condition.Reason = metav1.ConditionFalse, autonodev1alpha1.LimitsUnusableReason
 	}
@@ -288,10 +287,4 @@ func exceeded(c *cluster, grant division.Grant) (pool string, exceeds bool) {
 }
 
 // named names the first of a list.
-func named(list []string) string {
-	text := strings.Join(list[:min(len(list), maxNamed)], ", ")
-	if more := len(list) - maxNamed; more > 0 {
-		text += fmt.Sprintf(", and %d more", more)
-	}
-	return text
-}
+func named(list []string) string { return message.List(list, maxNamed, ", ") }

@@ -253,11 +253,8 @@ func invalid(found *template.Found) []error {
 // summary joins the first few problems.
 func summary(problems []error) string {
 	var texts []string
-	for _, problem := range problems[:min(len(problems), maxProblems)] {
+	for _, problem := range problems {
 		texts = append(texts, message.Cut(problem.Error(), maxProblem)+advice(problem))
 	}
-	if more := len(problems) - maxProblems; more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(texts, "; ")
+	return message.List(texts, maxProblems, "; ")
 }

@@ -141,8 +141,16 @@ func decide(plan upgradeplan.Plan, before *v1alpha1.NodeUpgradeStatus, n nodes, 
 	if status.Phase == v1alpha1.NodeUpgradeCanary {
 		status.Canaries = n.upgraded[:min(len(n.upgraded), maxNames)]
 	}
-	status.Message = message.Cut(strings.Join(slices.Concat(list("failed", failed), list("not Ready", n.notReady),
-		list("not initialized", n.joining), list("less available than elsewhere", worse)), "; "), 1000) // the API allows 1024
+	var texts []string
+	for _, list := range []struct {
+		of    string
+		names []string
+	}{{"failed", failed}, {"not Ready", n.notReady}, {"not initialized", n.joining}, {"less available than elsewhere", worse}} {
+		if len(list.names) > 0 {
+			texts = append(texts, list.of+": "+message.List(list.names, maxNamed, ", "))
+		}
+	}
+	status.Message = message.Cut(strings.Join(texts, "; "), 1000) // the API allows 1024
 	switch {
 	case status.Phase == v1alpha1.NodeUpgradeRolling:
 		status.Message, status.SoakStartTime = "", nil
@@ -154,16 +162,4 @@ func decide(plan upgradeplan.Plan, before *v1alpha1.NodeUpgradeStatus, n nodes, 
 			status.SoakStartTime.At().Add(plan.Soak.Duration).UTC().Format("Mon 15:04:05 MST"))
 	}
 	return status
-}
-
-// list names the first of them; empty for none.
-func list(what string, names []string) []string {
-	if len(names) == 0 {
-		return nil
-	}
-	text := what + ": " + strings.Join(names[:min(len(names), maxNamed)], ", ")
-	if more := len(names) - maxNamed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return []string{text}
 }

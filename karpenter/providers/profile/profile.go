@@ -7,10 +7,8 @@ package profile
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -18,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
@@ -137,14 +136,9 @@ func problemOf(path string, problems []error) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	named := problems[:min(len(problems), maxProblems)]
-	texts := make([]string, 0, len(named))
-	for _, problem := range named {
+	texts := make([]string, 0, len(problems))
+	for _, problem := range problems {
 		texts = append(texts, problem.Error())
 	}
-	text := strings.Join(texts, "; ")
-	if more := len(problems) - len(named); more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
-	}
-	return errors.New("profile file " + path + ": " + text + "; the rest of it is in use")
+	return fmt.Errorf("profile file %s: %s; the rest of it is in use", path, message.List(texts, maxProblems, "; "))
 }

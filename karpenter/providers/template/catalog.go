@@ -381,13 +381,8 @@ func (c closedOfferings) add(reason, instanceType string) {
 
 // notes are one for each reason, in order.
 func (c closedOfferings) notes(source Source) (notes []Note) {
-	const maxNamed = 3
 	for _, reason := range slices.Sorted(maps.Keys(c)) {
-		names := c[reason]
-		shown := strings.Join(names[:min(len(names), maxNamed)], ", ")
-		if more := len(names) - maxNamed; more > 0 {
-			shown += fmt.Sprintf(" and %d more", more)
-		}
+		shown := message.List(c[reason], 3, ", ")
 		notes = append(notes, Note{On: source.String(), Text: message.Cut(shown, 4*maxShown) + ": " + reason})
 	}
 	return notes

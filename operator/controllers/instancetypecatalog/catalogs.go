@@ -159,15 +159,9 @@ func Report(found *v1alpha1.InstanceTypeCatalog) {
 
 // named names the first problems.
 func named(problems []catalog.Problem) string {
-	text := ""
-	for i, p := range problems[:min(len(problems), maxNamed)] {
-		if i > 0 {
-			text += "; "
-		}
-		text += message.Cut(p.Error(), maxMessage)
+	texts := make([]string, 0, len(problems))
+	for _, p := range problems {
+		texts = append(texts, message.Cut(p.Error(), maxMessage))
 	}
-	if more := len(problems) - maxNamed; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
-	}
-	return text
+	return message.List(texts, maxNamed, "; ")
 }
