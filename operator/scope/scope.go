@@ -8,6 +8,8 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -120,10 +122,7 @@ func (s *Scope) ComponentKey() client.ObjectKey {
 type NodeUpgrade struct {
 	// Version is the version of new nodes, as the payload writes it; empty to follow the guest's API server.
 	Version string
-	// Window is when nodes may be replaced because of their version; nil at any time.
-	Window *v1beta1.MaintenanceWindow
-	// Hold: no node may be replaced for its version.
-	Hold bool
+	provider.Upgrades
 	// Waits describes when, or after whose approval, nodes are replaced; empty if nothing holds them.
 	Waits string
 	// Plan is of an upgrade that proves itself; nil for none. Progress is its report while nodes wait for it, and Resume the command that
@@ -160,6 +159,12 @@ func (s *Scope) NodeDrain() (drain *v1beta1.NodeDrain, field string) {
 // Draining is true while AutoNode is being turned off, or the HostedCluster deleted.
 func (s *Scope) Draining() bool {
 	return s.HostedCluster.Spec.AutoNode == nil || !s.HostedCluster.DeletionTimestamp.IsZero()
+}
+
+// SetCondition sets a condition of the HostedCluster, for its generation.
+func (s *Scope) SetCondition(condition metav1.Condition) {
+	condition.ObservedGeneration = s.HostedCluster.Generation
+	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, condition)
 }
 
 // Guest reaches one guest cluster.

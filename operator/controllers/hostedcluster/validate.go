@@ -3,6 +3,7 @@
 package hostedcluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -44,23 +45,21 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 		return decision{reason: reason, message: fmt.Sprintf(format, args...), fatal: true}
 	}
 
-	if errs := validation.IsValidLabelValue(hostedCluster.Name); len(errs) > 0 {
+	errs, dedicated := validation.IsValidLabelValue(hostedCluster.Name), hostedCluster.DedicatedNamespace()
+	switch {
+	case len(errs) > 0:
 		return invalid(v1beta1.InvalidSpecReason,
 			"metadata.name: what is made for the HostedCluster has its name as a label: %s; recreate it with another name", errs[0]), nil
-	}
-	dedicated := hostedCluster.DedicatedNamespace()
-	if s.ControlPlaneNamespace != dedicated && s.ControlPlaneNamespace != hostedCluster.Namespace {
+	case s.ControlPlaneNamespace != dedicated && s.ControlPlaneNamespace != hostedCluster.Namespace:
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, dedicated,
 			hostedCluster.Namespace), nil
-	}
-	if hostedCluster.SharesNamespace() && s.ControlPlaneNamespace != hostedCluster.Namespace {
+	case hostedCluster.SharesNamespace() && s.ControlPlaneNamespace != hostedCluster.Namespace:
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespaceMode: only HostedClusters of one namespace share it; recreate the HostedCluster with "+
 				"controlPlaneNamespace: %s", hostedCluster.Namespace), nil
-	}
 	// Namespaces and names are joined: a HostedCluster "system" in namespace "kube" would get kube-system.
-	if strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.operatorNamespace {
+	case strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.operatorNamespace:
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is for the management cluster itself; recreate the HostedCluster with another name or in "+
 				"another namespace", s.ControlPlaneNamespace), nil
@@ -113,18 +112,9 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 		}, nil
 	}
 
-	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
-	if _, err := nodeupgrade.Window(upgrade); err != nil {
+	_, _, sleepless := sleep.Decide(hostedCluster, profile, r.clock.Now())
+	if err := cmp.Or(sleepless, nodeupgrade.Check(hostedCluster.Spec.AutoNode.NodeUpgrade, profile)); err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
-	}
-	if _, _, err := sleep.Decide(hostedCluster, profile, r.clock.Now()); err != nil {
-		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the same
-	}
-	if !profile.HoldsUpgrades && upgrade != nil && (upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate ||
-		upgrade.Canary != nil || upgrade.HaltOn != nil) {
-		return decision{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf(
-			"spec.autoNode.nodeUpgrade: on platform %s nodes follow at once; policy has to be %s, without canary and haltOn", profile.Platform,
-			v1beta1.NodeUpgradeImmediate)}, nil
 	}
 	if s.Cluster == nil {
 		return decision{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID",

@@ -147,7 +147,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			Cluster:     s.Cluster,
 			Config:      s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter,
 			NodeVersion: s.NodeUpgrade.Version,
-			Upgrades:    provider.Upgrades{Hold: s.NodeUpgrade.Hold, Window: s.NodeUpgrade.Window},
+			Upgrades:    s.NodeUpgrade.Upgrades,
 			Endpoint:    s.Guest.Config.Host,
 			CA:          s.Guest.Config.CAData,
 			Reader:      c.Management,

@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/maintenance"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -73,45 +74,46 @@ func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	if err != nil {
 		return scope.Result{}, err
 	}
-	in, err := n.input(s, s.Karpenter.Versions[payload.KubernetesVersion], current)
+	wanted := s.Karpenter.Versions[payload.KubernetesVersion]
+	upgrade, after, err := n.policy(ctx, s, wanted, current)
 	if err != nil {
 		return scope.Result{Wait: true, Message: err.Error()}, n.Observe(ctx, s)
 	}
-	blocked := !same(decide(in).Version, in.wanted)
-	if blocked {
-		in.server = n.server(ctx, s)
+	server := ""
+	// The first version needs no approval, and nodes can't use a version that the control plane no longer supports.
+	if upgrade.Waits != "" && current != "" && wanted != "" && !same(current, wanted) {
+		if server = n.server(ctx, s); !guest.Unsupported(current, server) {
+			upgrade.Version = current
+		}
+		after = sooner(after, skewRecheck)
 	}
-	s.NodeUpgrade = decide(in)
+	s.NodeUpgrade = upgrade
 
 	status := &s.HostedCluster.Status
 	if status.Version == nil {
 		status.Version = &v1beta1.VersionStatus{}
 	}
-	if err := prove(ctx, s, in); err != nil {
+	if err := prove(ctx, s, wanted, server); err != nil {
 		return scope.Result{}, err
 	}
 	if now := s.NodeUpgrade.Version; status.Version.NodeVersion != now {
 		log.FromContext(ctx).Info("Nodes get another version", "version", now, "before", status.Version.NodeVersion)
 		status.Version.NodeVersion = now
 	}
-	after := in.edge()
-	if blocked && (after == 0 || after > skewRecheck) {
-		after = skewRecheck
-	}
 	return scope.Result{RequeueAfter: after}, nil
 }
 
 // Observe reports why nodes wait while a step before this one waits. It decides nothing.
-func (n *NodeUpgrade) Observe(_ context.Context, s *scope.Scope) error {
+func (n *NodeUpgrade) Observe(ctx context.Context, s *scope.Scope) error {
 	known := s.HostedCluster.Status.Version
 	if known == nil || known.Desired == nil {
 		return nil
 	}
-	in, err := n.input(s, known.Desired.NodeVersion, known.NodeVersion)
+	upgrade, _, err := n.policy(ctx, s, known.Desired.NodeVersion, known.NodeVersion)
 	if err != nil {
 		return nil //nolint:nilerr // ValidConfiguration reports it
 	}
-	s.NodeUpgrade = decide(in)
+	s.NodeUpgrade = upgrade
 	s.NodeUpgrade.Version = known.NodeVersion
 	if proof := known.NodeUpgrade; proof != nil && proof.Phase != v1alpha1.NodeUpgradeRolling {
 		s.NodeUpgrade.Progress = proof
@@ -168,39 +170,25 @@ func (n *NodeUpgrade) server(ctx context.Context, s *scope.Scope) string {
 	return server
 }
 
-// input has all that a decision depends on.
-type input struct {
-	policy v1beta1.NodeUpgradePolicy
-	// spec is the window of the policy MaintenanceWindow, and window the same parsed.
-	spec   *v1beta1.MaintenanceWindow
-	window *maintenance.Schedule
-	// approved is the value of ApproveNodeVersionAnnotation, and approve how to write it.
-	approved, approve string
-	// wanted is the payload's version, current the one that nodes get now, server the API server's. Any may be empty, which is unknown.
-	wanted, current, server string
-	now                     time.Time
-}
-
-func (n *NodeUpgrade) input(s *scope.Scope, wanted, current string) (input, error) {
-	hostedCluster := s.HostedCluster
-	in := input{policy: v1beta1.NodeUpgradeImmediate, wanted: wanted, current: current, now: n.Clock.Now()}
-	if hostedCluster.Spec.AutoNode == nil || hostedCluster.Spec.AutoNode.NodeUpgrade == nil {
-		return in, nil
+// policy returns why nodes may not get the payload's version now, if they may not, and after how long time changes that; zero for never.
+// Wanted is the payload's version, and current the one that nodes get now. Either may be empty, which is unknown.
+func (n *NodeUpgrade) policy(ctx context.Context, s *scope.Scope, wanted, current string) (scope.NodeUpgrade, time.Duration, error) {
+	out, after := scope.NodeUpgrade{Version: wanted}, time.Duration(0)
+	autoNode := s.HostedCluster.Spec.AutoNode
+	if autoNode == nil || autoNode.NodeUpgrade == nil {
+		return out, 0, nil
 	}
-	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
-	switch upgrade.Policy {
-	case v1beta1.NodeUpgradeManual:
-		in.policy = upgrade.Policy
-		in.approved = hostedCluster.Annotations[v1beta1.ApproveNodeVersionAnnotation]
-		in.approve = annotate(hostedCluster, v1beta1.ApproveNodeVersionAnnotation)
-	case v1beta1.NodeUpgradeMaintenanceWindow:
-		window, err := Window(upgrade)
-		if err != nil {
-			return in, err
-		}
-		in.policy, in.spec, in.window = upgrade.Policy, upgrade.MaintenanceWindow, window
+	window, err := parseWindow(autoNode.NodeUpgrade)
+	switch approved := s.HostedCluster.Annotations[v1beta1.ApproveNodeVersionAnnotation]; {
+	case err != nil:
+		return out, 0, err
+	case window != nil:
+		out.Window = autoNode.NodeUpgrade.MaintenanceWindow
+		out.Waits, after = waitsForWindow(window, n.Clock.Now(), wanted, current)
+	case autoNode.NodeUpgrade.Policy == v1beta1.NodeUpgradeManual && (wanted == "" || !same(approved, wanted)):
+		out.Hold, out.Waits = true, waitsForApproval(s.HostedCluster, strings.TrimPrefix(wanted, "v"), approved)
 	}
-	return in, nil
+	return out, after, nil
 }
 
 // annotate is the command that annotates a HostedCluster, up to the annotation's value.
@@ -208,8 +196,19 @@ func annotate(hostedCluster *v1beta1.HostedCluster, annotation string) string {
 	return fmt.Sprintf("kubectl annotate --overwrite -n %s hostedcluster %s %s=", hostedCluster.Namespace, hostedCluster.Name, annotation)
 }
 
-// Window parses the window of the policy MaintenanceWindow; nil for the others. Errors name the field.
-func Window(upgrade *v1beta1.NodeUpgrade) (*maintenance.Schedule, error) {
+// Check returns the problem of the spec, which begins with the field's path.
+func Check(upgrade *v1beta1.NodeUpgrade, profile *provider.Profile) error {
+	_, err := parseWindow(upgrade)
+	if err == nil && upgrade != nil && !profile.HoldsUpgrades &&
+		(upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate || upgrade.Canary != nil || upgrade.HaltOn != nil) {
+		return fmt.Errorf("spec.autoNode.nodeUpgrade: on platform %s nodes follow at once; policy has to be %s, without canary and haltOn",
+			profile.Platform, v1beta1.NodeUpgradeImmediate)
+	}
+	return err
+}
+
+// parseWindow parses the window of the policy MaintenanceWindow; nil for the others. Errors name the field.
+func parseWindow(upgrade *v1beta1.NodeUpgrade) (*maintenance.Schedule, error) {
 	const field = "spec.autoNode.nodeUpgrade.maintenanceWindow"
 	if upgrade == nil || upgrade.Policy != v1beta1.NodeUpgradeMaintenanceWindow {
 		return nil, nil
@@ -224,74 +223,45 @@ func Window(upgrade *v1beta1.NodeUpgrade) (*maintenance.Schedule, error) {
 	return window, nil
 }
 
-// allows reports whether nodes may get the payload's version now.
-func (in input) allows() bool {
-	switch in.policy {
-	case v1beta1.NodeUpgradeMaintenanceWindow:
-		return in.window.Open(in.now)
-	case v1beta1.NodeUpgradeManual:
-		return in.wanted != "" && same(in.approved, in.wanted)
-	default:
-		return true
+// waitsForWindow describes when nodes get a version, empty while they may, and returns the time until that changes.
+func waitsForWindow(window *maintenance.Schedule, now time.Time, wanted, current string) (string, time.Duration) {
+	opens, closes := window.Opens(now), window.Closes(now)
+	switch {
+	case window.Open(now) && closes.IsZero():
+		return "", 0
+	case window.Open(now):
+		return "", max(closes.Sub(now), time.Second)
+	case opens.IsZero():
+		return "the maintenance window doesn't open again", 0
 	}
+	change := "upgraded"
+	if guest.CompareVersions(guest.PlainVersion(wanted), guest.PlainVersion(current)) < 0 {
+		change = "taken back"
+	}
+	return fmt.Sprintf("to be %s from %s on, in the maintenance window", change, opens.Format("Mon 2 Jan 15:04 MST")),
+		max(opens.Sub(now), time.Second)
 }
 
-// edge is the time until the window opens or closes; zero without one.
-func (in input) edge() time.Duration {
-	if in.window == nil {
-		return 0
-	}
-	at := in.window.Opens(in.now)
-	if in.window.Open(in.now) {
-		at = in.window.Closes(in.now)
-	}
-	if at.IsZero() {
-		return 0
-	}
-	return max(at.Sub(in.now), time.Second)
-}
-
-func decide(in input) scope.NodeUpgrade {
-	allowed := in.allows()
-	out := scope.NodeUpgrade{
-		Version: in.wanted,
-		Window:  in.spec,
-		Hold:    in.policy == v1beta1.NodeUpgradeManual && !allowed,
-	}
-	// The first version needs no approval, and nodes can't use a version that the control plane no longer supports.
-	if !allowed && in.current != "" && in.wanted != "" && !same(in.current, in.wanted) && !guest.Unsupported(in.current, in.server) {
-		out.Version = in.current
-	}
-	if !allowed {
-		out.Waits = in.waits()
-	}
-	return out
-}
-
-// waits describes why nodes wait.
-func (in input) waits() string {
-	if in.policy == v1beta1.NodeUpgradeMaintenanceWindow {
-		opens := in.window.Opens(in.now)
-		if opens.IsZero() {
-			return "the maintenance window doesn't open again"
-		}
-		change := "upgraded"
-		if guest.CompareVersions(guest.PlainVersion(in.wanted), guest.PlainVersion(in.current)) < 0 {
-			change = "taken back"
-		}
-		return fmt.Sprintf("to be %s from %s on, in the maintenance window", change, opens.Format("Mon 2 Jan 15:04 MST"))
-	}
-	wanted := strings.TrimPrefix(in.wanted, "v")
-	message := "approve with: " + in.approve + wanted
+// waitsForApproval describes how to approve a version instead of the approved one.
+func waitsForApproval(hostedCluster *v1beta1.HostedCluster, wanted, approved string) string {
+	message := "approve with: " + annotate(hostedCluster, v1beta1.ApproveNodeVersionAnnotation) + wanted
 	const limit = 64 // of what is quoted
-	switch _, err := utilversion.ParseSemantic(in.approved); {
-	case in.approved == "":
+	switch _, err := utilversion.ParseSemantic(approved); {
+	case approved == "":
 		return message
-	case err != nil || len(in.approved) > limit:
+	case err != nil || len(approved) > limit:
 		return fmt.Sprintf("the approval isn't of a version such as %s; %s", wanted, message)
 	default:
-		return fmt.Sprintf("approved is %s; %s", in.approved, message)
+		return fmt.Sprintf("approved is %s; %s", approved, message)
 	}
+}
+
+// sooner returns the shorter of two times; zero is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // same compares versions with their builds: another build is another version, which may need approval.

@@ -17,10 +17,10 @@ import (
 
 // prove plans an upgrade that proves itself, and copies Karpenter's report of it, which a restart of Karpenter starts from. Before a policy
 // allows a version, nodes get that of the payload that was Completed last, which is proved.
-func prove(ctx context.Context, s *scope.Scope, in input) error {
+func prove(ctx context.Context, s *scope.Scope, wanted, server string) error {
 	status := s.HostedCluster.Status.Version
-	plan := planned(s, in.wanted)
-	if plan != nil && !same(s.NodeUpgrade.Version, in.wanted) && !guest.Unsupported(plan.From.Version, in.server) {
+	plan := planned(s, wanted)
+	if plan != nil && !same(s.NodeUpgrade.Version, wanted) && !guest.Unsupported(plan.From.Version, server) {
 		s.NodeUpgrade.Version, plan.To = plan.From.Version, plan.From
 	}
 	if plan == nil || plan.To == plan.From {
