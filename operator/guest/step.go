@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -84,15 +85,8 @@ func (c *Connections) connect(ctx context.Context, s *scope.Scope) (scope.Result
 
 // wantsGuest reports whether AutoNode is on, or not yet removed completely.
 func wantsGuest(hostedCluster *v1beta1.HostedCluster) bool {
-	if hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() {
-		return true
-	}
-	for _, finalizer := range hostedCluster.Finalizers {
-		if finalizer == v1beta1.HostedClusterFinalizer {
-			return true
-		}
-	}
-	return false
+	return hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() ||
+		controllerutil.ContainsFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer)
 }
 
 // connection returns the connection to a Scope's guest, but none that stays open until it is noticed that its Cluster is
@@ -244,11 +238,5 @@ func setReachable(s *scope.Scope, status metav1.ConditionStatus, reason, message
 		status, reason = metav1.ConditionUnknown, v1beta1.ControlPlaneAsleepReason
 		message = fmt.Sprintf("the control plane of Cluster %s is to have no replicas; scale it up", s.ClusterKey())
 	}
-	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{
-		Type:               v1beta1.GuestReachable,
-		Status:             status,
-		Reason:             reason,
-		Message:            message,
-		ObservedGeneration: s.HostedCluster.Generation,
-	})
+	s.SetCondition(metav1.Condition{Type: v1beta1.GuestReachable, Status: status, Reason: reason, Message: message})
 }

@@ -141,13 +141,7 @@ func summarize(s *scope.Scope, o *outcome) summary {
 		}
 	}
 	sum := summarizeRunning(s, o)
-	switch {
-	case o.infrastructure == "":
-	case sum.message == "":
-		sum.message = o.infrastructure
-	default:
-		sum.message = o.infrastructure + "; " + sum.message
-	}
+	sum.message = strings.Trim(o.infrastructure+"; "+sum.message, "; ")
 	return sum
 }
 

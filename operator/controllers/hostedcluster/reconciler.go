@@ -136,8 +136,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 	}
 	if problem, after, err := r.infrastructure(ctx, s); err != nil {
 		o.errs = append(o.errs, err)
-	} else if o.infrastructure = problem; after > 0 && (o.requeueAfter == 0 || after < o.requeueAfter) {
-		o.requeueAfter = after
+	} else {
+		o.infrastructure = problem
+		o.requeue(after)
 	}
 	r.conclude(s, o)
 	bound(hostedCluster)

@@ -146,16 +146,11 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 
 var (
 	// released matches when an operator releases a HostedCluster that another one waits for.
-	released = predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1beta1.HostedCluster)
-			after, ok2 := e.ObjectNew.(*v1beta1.HostedCluster)
-			return ok && ok2 && before.Status.Operator != "" && after.Status.Operator == ""
-		},
-	}
+	released = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1beta1.HostedCluster)
+		after, ok2 := e.ObjectNew.(*v1beta1.HostedCluster)
+		return ok && ok2 && before.Status.Operator != "" && after.Status.Operator == ""
+	}}
 	onlyDeleted = predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },

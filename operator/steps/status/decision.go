@@ -11,6 +11,7 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
@@ -34,13 +35,13 @@ type decision struct {
 // decide compares the nodes' versions with the desired ones. Versions are plain; server may be empty, which is
 // unknown.
 func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk clock.Clock) decision {
-	wanted := i.wanted(desired)
+	wanted, imaged := i.wanted(desired)
 	outdated, newer := map[string]int{}, map[string]int{} // by version; newer are those of outdated that are ahead
-	ahead, drifted := 0, i.driftedNodes()
-	replaced := 0 // of those ahead
+	ahead, replaced := 0, 0 // replaced are some of those ahead
+	drifted := sets.New(i.drifted()...)
 	byPool, sizes := map[string]int{}, map[string]int{}
 	total, unsupported := 0, false
-	imaged, waiting := i.imaged(), images{}
+	waiting := images{}
 	for n := range i.nodes {
 		node := &i.nodes[n]
 		pool := node.Labels[karpv1.NodePoolLabelKey]
@@ -51,7 +52,7 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 			if isAhead(v, wanted[node.Name]) {
 				newer[v]++
 				ahead++
-				if drifted[node.Name] {
+				if drifted.Has(node.Name) {
 					replaced++
 				} else {
 					continue // no budget delays what Karpenter doesn't replace

@@ -299,7 +299,7 @@ func TestInventory(t *testing.T) {
 		i := empty().with("a", "default", "v1.36.2", 3)
 		i.claims[0].StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
 		i.claims[1].StatusConditions().SetFalse(karpv1.ConditionTypeDrifted, "NotDrifted", "")
-		g.Expect(i.drifted()).To(BeEquivalentTo(1))
+		g.Expect(i.drifted()).To(HaveLen(1))
 	})
 }
 

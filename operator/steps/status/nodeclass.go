@@ -28,13 +28,10 @@ func reportClasses(s *scope.Scope, classes []provider.NodeClassReport) {
 	if s.Profile.DefaultNodeClass == nil || s.Profile.NodeClasses == nil {
 		meta.RemoveStatusCondition(conditions, v1beta1.NodeClassReady)
 	} else {
-		condition := ready(s, classes)
-		condition.ObservedGeneration = s.HostedCluster.Generation
-		meta.SetStatusCondition(conditions, condition)
+		s.SetCondition(ready(s, classes))
 	}
 	if failing, ok := unavailable(classes); ok {
-		failing.ObservedGeneration = s.HostedCluster.Generation
-		meta.SetStatusCondition(conditions, failing)
+		s.SetCondition(failing)
 	} else {
 		meta.RemoveStatusCondition(conditions, v1beta1.OfferingsAvailable)
 	}

@@ -81,7 +81,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	counts.NodeCount = ptr.To(count(len(inventory.nodes)))
 	counts.NodeClaimCount = ptr.To(count(len(inventory.claims)))
 	counts.VCPUs = ptr.To(inventory.vcpus())
-	counts.DriftedNodeCount = ptr.To(inventory.drifted())
+	counts.DriftedNodeCount = ptr.To(count(len(inventory.drifted())))
 	counts.NodeVersions = inventory.versions()
 	reportClasses(s, inventory.classes)
 	result := scope.Result{RequeueAfter: st.reportApprovals(s)}
@@ -104,13 +104,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	}
 	v := decide(inventory, desired, server, s.NodeUpgrade, st.Clock)
 	counts.OutdatedNodeCount = ptr.To(v.outdated)
-	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{
-		Type:               v1beta1.NodesUpToDate,
-		Status:             v.status,
-		Reason:             v.reason,
-		Message:            v.message,
-		ObservedGeneration: s.HostedCluster.Generation,
-	})
+	s.SetCondition(metav1.Condition{Type: v1beta1.NodesUpToDate, Status: v.status, Reason: v.reason, Message: v.message})
 	if v.status == metav1.ConditionTrue || v.reason == v1beta1.NodeUpgradeHeldReason {
 		return result, nil // what holds nodes back is watched, or has a time of its own
 	}
@@ -122,7 +116,6 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 
 // reportApprovals sets NodeIdentityEnforced where another approver approves certificates or has to, and returns when to check that again.
 func (st *Status) reportApprovals(s *scope.Scope) (requeueAfter time.Duration) {
-	conditions := &s.HostedCluster.Status.Conditions
 	var reason, text string
 	var until time.Time
 	found := false
@@ -130,17 +123,13 @@ func (st *Status) reportApprovals(s *scope.Scope) (requeueAfter time.Duration) {
 		reason, text, until, found = st.ApprovedByOthers(s.HostedCluster)
 	}
 	if !found {
-		meta.RemoveStatusCondition(conditions, v1beta1.NodeIdentityEnforced)
+		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodeIdentityEnforced)
 		return 0
 	}
 	if reason == v1beta1.ApprovedByAnotherReason {
 		text += "; take away that approver's permission"
 	}
-	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: v1beta1.NodeIdentityEnforced, Status: metav1.ConditionFalse, Reason: reason,
-		Message:            text,
-		ObservedGeneration: s.HostedCluster.Generation,
-	})
+	s.SetCondition(metav1.Condition{Type: v1beta1.NodeIdentityEnforced, Status: metav1.ConditionFalse, Reason: reason, Message: text})
 	return max(until.Sub(st.Clock.Now()), time.Second)
 }
 
@@ -252,25 +241,14 @@ func (i inventory) vcpus() int32 {
 	return count(int(max(0, min(total.Value(), math.MaxInt32)))) // Value rounds up
 }
 
-func (i inventory) drifted() int32 {
-	n := 0
+// drifted are the nodes of the NodeClaims that Karpenter is to replace.
+func (i inventory) drifted() (nodes []string) {
 	for c := range i.claims {
 		if i.claims[c].StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
-			n++
+			nodes = append(nodes, i.claims[c].Status.NodeName)
 		}
 	}
-	return count(n)
-}
-
-// driftedNodes are the names of the nodes that Karpenter is to replace.
-func (i inventory) driftedNodes() map[string]bool {
-	names := map[string]bool{}
-	for c := range i.claims {
-		if i.claims[c].StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
-			names[i.claims[c].Status.NodeName] = true
-		}
-	}
-	return names
+	return nodes
 }
 
 const (
@@ -314,37 +292,26 @@ func frequent(byVersion map[string]int) []v1beta1.NodeVersion {
 	return versions
 }
 
-// wanted returns each node's desired version, by node name.
-func (i inventory) wanted(desired string) map[string]string {
-	wanted := map[string]string{}
+// wanted returns each node's desired version, and the image that it boots from if that is older than nodes should be, by node name.
+func (i inventory) wanted(desired string) (versions map[string]string, imaged map[string]provider.OlderImage) {
+	versions, imaged = map[string]string{}, map[string]provider.OlderImage{}
 	for n := range i.nodes {
-		wanted[i.nodes[n].Name] = desired
+		versions[i.nodes[n].Name] = desired
 	}
 	for c := range i.claims {
 		claim := &i.claims[c]
-		if ref := claim.Spec.NodeClassRef; ref != nil && ref.Group == i.group && claim.Status.NodeName != "" {
-			if v, ok := i.pinned[ref.Name]; ok {
-				wanted[claim.Status.NodeName] = v
-			}
-		}
-	}
-	return wanted
-}
-
-// imaged returns the image that each node boots from and that is older than nodes should be, by node name.
-func (i inventory) imaged() map[string]provider.OlderImage {
-	imaged := map[string]provider.OlderImage{}
-	for c := range i.claims {
-		claim := &i.claims[c]
-		ref := claim.Spec.NodeClassRef
-		if len(i.images) == 0 || ref == nil || ref.Group != i.group || claim.Status.NodeName == "" {
+		ref, node := claim.Spec.NodeClassRef, claim.Status.NodeName
+		if ref == nil || ref.Group != i.group || node == "" {
 			continue
 		}
+		if v, ok := i.pinned[ref.Name]; ok {
+			versions[node] = v
+		}
 		if image, ok := i.images[kind{ref.Name, claim.Labels[corev1.LabelInstanceTypeStable]}]; ok {
-			imaged[claim.Status.NodeName] = image
+			imaged[node] = image
 		}
 	}
-	return imaged
+	return versions, imaged
 }
 
 // kubelet returns a node's version; empty for a malformed one.
