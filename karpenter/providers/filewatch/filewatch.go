@@ -4,6 +4,7 @@
 package filewatch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,9 +12,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 // pollInterval is between two reads of a file that can't be watched, because the node's inotify watches are used up.
@@ -70,4 +74,47 @@ func Read(path string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("it is larger than %d bytes", limit)
 	}
 	return raw, nil
+}
+
+// File is a file that is read again when it changes. It is a manager.Runnable, of standbys too.
+type File struct {
+	path      string
+	limit     int64
+	read      func(ctx context.Context, raw []byte, err error) (changed bool)
+	observers change.Notifier
+
+	mu    sync.Mutex
+	raw   []byte
+	known bool // raw is the content
+}
+
+// NewFile reads a file for the first time, if the path isn't empty. read gets content up to limit that differs from what it got before, nil
+// of a missing file, or the error. It isn't called concurrently, and reports whether that changes something for observers.
+func NewFile(path string, limit int64, read func(ctx context.Context, raw []byte, err error) (changed bool)) *File {
+	f := &File{limit: limit, read: read}
+	if path != "" {
+		f.path = filepath.Clean(path)
+		f.load(context.Background())
+	}
+	return f
+}
+
+// OnChange calls do, which must not block, whenever a change was read.
+func (f *File) OnChange(do func()) { f.observers.Add(do) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (f *File) NeedLeaderElection() bool { return false }
+
+// Start watches the file until ctx ends.
+func (f *File) Start(ctx context.Context) error { return Follow(ctx, f.path, f.load) }
+
+func (f *File) load(ctx context.Context) {
+	raw, err := Read(f.path, f.limit)
+	f.mu.Lock()
+	changed := (err != nil || !f.known || !bytes.Equal(raw, f.raw)) && f.read(ctx, raw, err)
+	f.raw, f.known = raw, err == nil
+	f.mu.Unlock()
+	if changed {
+		f.observers.Notify()
+	}
 }

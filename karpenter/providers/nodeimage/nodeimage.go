@@ -4,20 +4,16 @@
 package nodeimage
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/blang/semver/v4"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
 
@@ -51,23 +47,27 @@ type release struct {
 // File reads images from a JSON file, a list of {version, images}, and watches it. A missing file has no images; on a
 // malformed one, the last valid content stays. It is a manager.Runnable.
 type File struct {
-	path     string
+	*filewatch.File
 	releases atomic.Pointer[[]release] // the newest first
-
-	observers change.Notifier
-
-	mu  sync.Mutex
-	raw []byte
 }
 
 // NewFile reads a file for the first time. Without a path there are no images.
 func NewFile(path string) *File {
 	f := &File{}
 	f.releases.Store(&[]release{})
-	if path != "" {
-		f.path = filepath.Clean(path)
-		f.load(context.Background())
-	}
+	f.File = filewatch.NewFile(path, maxFileSize, func(ctx context.Context, raw []byte, err error) bool {
+		var releases []release
+		if err == nil {
+			releases, err = parse(raw)
+		}
+		if err != nil {
+			// Log only: the operator writes this file, and no user can correct it.
+			log.FromContext(ctx).Error(err, "reading node images; keeping the previous ones", "file", path)
+			return false
+		}
+		f.releases.Store(&releases)
+		return true
+	})
 	return f
 }
 
@@ -97,37 +97,6 @@ func (f *File) ForRelease(image, version, architecture string) Images {
 		return nil
 	}
 	return found.Images[architecture]
-}
-
-// OnChange calls do whenever the images change. do must not block.
-func (f *File) OnChange(do func()) { f.observers.Add(do) }
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby reads the images too.
-func (f *File) NeedLeaderElection() bool { return false }
-
-// Start watches the file until ctx ends.
-func (f *File) Start(ctx context.Context) error { return filewatch.Follow(ctx, f.path, f.load) }
-
-func (f *File) load(ctx context.Context) {
-	raw, err := filewatch.Read(f.path, maxFileSize)
-	var releases []release
-	if err == nil {
-		releases, err = parse(raw)
-	}
-	if err != nil {
-		// Log only: the operator writes this file, and no user can correct it.
-		log.FromContext(ctx).Error(err, "reading node images; keeping the previous ones", "file", f.path)
-		return
-	}
-	f.mu.Lock()
-	if bytes.Equal(raw, f.raw) {
-		f.mu.Unlock()
-		return
-	}
-	f.raw = raw
-	f.releases.Store(&releases)
-	f.mu.Unlock()
-	f.observers.Notify()
 }
 
 func parse(raw []byte) ([]release, error) {

@@ -112,7 +112,9 @@ func TestFollow(t *testing.T) {
 	t.Run("When it becomes malformed, the images read before should stay until it is good again", func(t *testing.T) {
 		for _, content := range []string{`{`, `[{"version": "new"}]`} {
 			write(t, path, content)
-			f.load(ctx)
+			stopped, stop := context.WithCancel(ctx)
+			stop()
+			NewWithT(t).Expect(f.Start(stopped)).To(Succeed()) // it reads at once
 			NewWithT(t).Expect(image()).To(Equal("ami-36"))
 		}
 		write(t, path, `[{"version": "1.36.3", "images": {"amd64": {"aws": {"us-east-1": "ami-36b"}}}}]`)

@@ -3,15 +3,12 @@
 package pricing
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -45,16 +42,11 @@ type entry struct {
 // File reads prices from a YAML file, a list of {instanceType, zone, capacityType, price}, and watches it. A missing
 // file has no prices; on a malformed one, the last valid prices stay. It is a manager.Runnable.
 type File struct {
-	path string
+	*filewatch.File
 
 	state atomic.Pointer[contents]
 	// changes has the instance types of each price that has changed; "" for a change of Problem.
 	changes change.Log[string]
-
-	observers change.Notifier
-
-	mu  sync.Mutex
-	raw []byte
 }
 
 // contents is the last valid content.
@@ -69,10 +61,7 @@ type contents struct {
 func NewFile(path string) *File {
 	f := &File{}
 	f.state.Store(&contents{})
-	if path != "" {
-		f.path = filepath.Clean(path)
-		f.load(context.Background())
-	}
+	f.File = filewatch.NewFile(path, MaxFileSize, func(ctx context.Context, raw []byte, err error) bool { return f.read(ctx, path, raw, err) })
 	return f
 }
 
@@ -97,26 +86,8 @@ func (f *File) Since(sequence uint64) (instanceTypes []string, known bool) {
 // Problem returns why the file's prices aren't in use, or nil.
 func (f *File) Problem() error { return f.state.Load().problem }
 
-// OnChange calls do whenever the prices or Problem change. do must not block.
-func (f *File) OnChange(do func()) { f.observers.Add(do) }
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby reads the prices too.
-func (f *File) NeedLeaderElection() bool { return false }
-
-// Start watches the file until ctx ends.
-func (f *File) Start(ctx context.Context) error {
-	return filewatch.Follow(ctx, f.path, f.load)
-}
-
-// load reads the file if it has changed.
-func (f *File) load(ctx context.Context) {
-	raw, err := filewatch.Read(f.path, MaxFileSize)
-	f.mu.Lock()
+func (f *File) read(ctx context.Context, path string, raw []byte, err error) (changed bool) {
 	before := f.state.Load()
-	if err == nil && before.read && before.problem == nil && bytes.Equal(raw, f.raw) {
-		f.mu.Unlock()
-		return
-	}
 	var prices map[offering.Key]float64
 	if err == nil {
 		prices, err = parse(raw)
@@ -124,31 +95,27 @@ func (f *File) load(ctx context.Context) {
 	now := &contents{prices: prices, read: true}
 	if err != nil {
 		now = &contents{
-			prices: before.prices, read: before.read, problem: fmt.Errorf("price file %s: %w; the prices read before stay in use", f.path, err),
+			prices: before.prices, read: before.read, problem: fmt.Errorf("price file %s: %w; the prices read before stay in use", path, err),
 		}
-	} else {
-		f.raw = raw
 	}
 	if before.problem != nil && now.problem != nil && before.problem.Error() == now.problem.Error() {
-		f.mu.Unlock()
-		return
+		return false
 	}
 	f.state.Store(now)
 	f.changes.Add("")
-	for _, instanceType := range changed(before.prices, now.prices) {
+	for _, instanceType := range repriced(before.prices, now.prices) {
 		f.changes.Add(instanceType)
 	}
-	f.mu.Unlock()
 	if now.problem != nil {
 		log.FromContext(ctx).Error(now.problem, "reading prices")
 	} else {
 		log.FromContext(ctx).Info("prices read", "prices", len(now.prices))
 	}
-	f.observers.Notify()
+	return true
 }
 
-// changed returns the instance types with another price than before.
-func changed(before, now map[offering.Key]float64) []string {
+// repriced returns the instance types with another price than before.
+func repriced(before, now map[offering.Key]float64) []string {
 	names := sets.New[string]()
 	for p, price := range now {
 		if old, ok := before[p]; !ok || old != price {

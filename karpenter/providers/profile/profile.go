@@ -5,10 +5,8 @@
 package profile
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -17,7 +15,6 @@ import (
 
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/internal/message"
-	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
 
@@ -25,18 +22,11 @@ import (
 // of the file that can't be understood is a problem, and the rest is in use; of a file that is no list at all, the profiles
 // read before stay.
 type Profiles struct {
-	path     string
+	*filewatch.File
 	embedded infrastructure.Kinds
 
 	state    atomic.Pointer[contents]
 	sequence atomic.Uint64
-
-	observers change.Notifier
-
-	mu sync.Mutex
-	// raw is the file's content if it was a list of profiles when it was last read.
-	raw  []byte
-	read bool
 }
 
 type contents struct {
@@ -51,23 +41,20 @@ func New(path string) (*Profiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the profiles of infrastructure kinds: %w", err)
 	}
-	p := withoutFile(embedded)
-	if path != "" {
-		p.path = filepath.Clean(path)
-		p.load(context.Background())
-	}
-	return p, nil
+	return with(embedded, path), nil
 }
 
 // Embedded returns the embedded profiles alone.
 var Embedded = sync.OnceValue(func() *Profiles {
 	embedded, _ := infrastructure.Embedded() // New returns the error
-	return withoutFile(embedded)
+	return with(embedded, "")
 })
 
-func withoutFile(embedded infrastructure.Kinds) *Profiles {
+func with(embedded infrastructure.Kinds, path string) *Profiles {
 	p := &Profiles{embedded: embedded}
 	p.state.Store(&contents{kinds: embedded})
+	p.File = filewatch.NewFile(path, infrastructure.MaxFileSize,
+		func(ctx context.Context, raw []byte, err error) bool { return p.read(ctx, path, raw, err) })
 	return p
 }
 
@@ -82,51 +69,30 @@ func (p *Profiles) Problem() error { return p.state.Load().problem }
 // Sequence changes with the profiles.
 func (p *Profiles) Sequence() uint64 { return p.sequence.Load() }
 
-// OnChange calls do whenever the profiles or Problem change. do must not block.
-func (p *Profiles) OnChange(do func()) { p.observers.Add(do) }
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby reads the profiles too.
-func (p *Profiles) NeedLeaderElection() bool { return false }
-
-// Start follows the file until ctx ends.
-func (p *Profiles) Start(ctx context.Context) error {
-	return filewatch.Follow(ctx, p.path, p.load)
-}
-
-// load reads the file if it has changed.
-func (p *Profiles) load(ctx context.Context) {
-	raw, err := filewatch.Read(p.path, infrastructure.MaxFileSize)
-	p.mu.Lock()
+func (p *Profiles) read(ctx context.Context, path string, raw []byte, err error) (changed bool) {
 	before := p.state.Load()
-	if err == nil && p.read && bytes.Equal(raw, p.raw) {
-		p.mu.Unlock()
-		return
-	}
 	now := &contents{kinds: before.kinds}
 	var overlays []*infrastructure.Profile
 	var problems []error
 	if err == nil {
 		overlays, problems, err = infrastructure.Parse(raw)
 	}
-	p.raw, p.read = raw, err == nil
 	if err != nil {
-		now.problem = fmt.Errorf("profile file %s: %w; the profiles read before stay in use", p.path, err)
+		now.problem = fmt.Errorf("profile file %s: %w; the profiles read before stay in use", path, err)
 	} else {
-		now.kinds, now.problem = p.embedded.With(overlays), problemOf(p.path, problems)
+		now.kinds, now.problem = p.embedded.With(overlays), problemOf(path, problems)
 	}
 	if err != nil && before.problem != nil && before.problem.Error() == now.problem.Error() {
-		p.mu.Unlock()
-		return
+		return false
 	}
 	p.state.Store(now)
 	p.sequence.Add(1)
-	p.mu.Unlock()
 	if now.problem != nil {
 		log.FromContext(ctx).Error(now.problem, "reading profiles of infrastructure kinds")
 	} else {
 		log.FromContext(ctx).Info("profiles of infrastructure kinds read", "profiles", len(overlays))
 	}
-	p.observers.Notify()
+	return true
 }
 
 // maxProblems is how many problems a message names.
