@@ -3,6 +3,7 @@
 package payload
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -128,18 +129,15 @@ func (o Options) remote(ctx context.Context, repository name.Repository) (option
 			}
 		}
 	}
-	rt, agent := o.Transport, o.UserAgent
+	rt := o.Transport
 	if rt == nil {
 		rt = standard
-	}
-	if agent == "" {
-		agent = "autonode"
 	}
 	return []remote.Option{
 		remote.WithContext(ctx),
 		remote.WithAuth(auth),
 		remote.WithTransport(boundedTransport{rt}),
-		remote.WithUserAgent(agent),
+		remote.WithUserAgent(cmp.Or(o.UserAgent, "autonode")),
 		// Callers retry; this is for brief failures.
 		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}, auth == authn.Anonymous, nil

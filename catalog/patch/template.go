@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 	"text/template/parse"
@@ -357,13 +358,5 @@ func toJSON(text string, limit int) ([]byte, error) {
 }
 
 func hasAlias(node *yamlv3.Node) bool {
-	if node.Kind == yamlv3.AliasNode || node.Anchor != "" {
-		return true
-	}
-	for _, child := range node.Content {
-		if hasAlias(child) {
-			return true
-		}
-	}
-	return false
+	return node.Kind == yamlv3.AliasNode || node.Anchor != "" || slices.ContainsFunc(node.Content, hasAlias)
 }

@@ -162,10 +162,7 @@ func (o *CreateOptions) Run(ctx context.Context, streams command.Streams) error 
 
 // hostedCluster makes the object of the flags.
 func (o *CreateOptions) hostedCluster(cluster client.ObjectKey) (*v1beta1.HostedCluster, error) {
-	namespace := o.Namespace
-	if namespace == "" {
-		namespace = cluster.Namespace
-	}
+	namespace := cmp.Or(o.Namespace, cluster.Namespace)
 	hostedCluster := &v1beta1.HostedCluster{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "HostedCluster"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster.Name},

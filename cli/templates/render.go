@@ -4,6 +4,7 @@
 package templates
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -179,9 +180,7 @@ func RenderMachine(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl 
 	if chosen.Zone == "" && len(tmpl.FailureDomains) > 0 {
 		chosen.Zone = tmpl.FailureDomains[0]
 	}
-	if chosen.FailureDomain == "" {
-		chosen.FailureDomain = chosen.Zone
-	}
+	chosen.FailureDomain = cmp.Or(chosen.FailureDomain, chosen.Zone)
 	made, err := machine.Example(nodeClass, tmpl, chosen)
 	if err != nil {
 		return err

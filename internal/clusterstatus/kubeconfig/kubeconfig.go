@@ -7,6 +7,7 @@ package kubeconfig
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
@@ -177,14 +178,11 @@ func (a *Access) address() (string, error) {
 	if err != nil || server.Scheme != "https" || server.User != nil || server.RawQuery != "" || server.Fragment != "" || server.Opaque != "" {
 		return "", invalid
 	}
-	host, port := server.Hostname(), server.Port()
+	host := server.Hostname()
 	if net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.TrimSuffix(strings.ToLower(host), "."))) > 0 {
 		return "", invalid
 	}
-	if port == "" {
-		port = "443"
-	}
-	return net.JoinHostPort(host, port), nil
+	return net.JoinHostPort(host, cmp.Or(server.Port(), "443")), nil
 }
 
 // Config returns the client configuration with that access.

@@ -6,11 +6,13 @@
 package kubeadm
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/blang/semver/v4"
 	corev1 "k8s.io/api/core/v1"
@@ -65,9 +67,7 @@ func Parse(object *unstructured.Unstructured, version string, discovery Discover
 		return nil, fmt.Errorf("%w: %s", ErrProviderNeeded, reason)
 	}
 	token := &config.Spec.JoinConfiguration.Discovery.BootstrapToken
-	if token.APIServerEndpoint == "" {
-		token.APIServerEndpoint = discovery.Endpoint
-	}
+	token.APIServerEndpoint = cmp.Or(token.APIServerEndpoint, discovery.Endpoint)
 	if len(token.CACertHashes) == 0 {
 		token.CACertHashes = discovery.CACertHashes
 	}
@@ -149,12 +149,7 @@ func (c *Config) Render(token string) (map[string][]byte, error) {
 }
 
 func hasTaint(taints []corev1.Taint, wanted corev1.Taint) bool {
-	for _, taint := range taints {
-		if taint.MatchTaint(&wanted) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&wanted) })
 }
 
 // CACertHashes returns the pins of the certificate authorities that a connection trusts; none if it trusts the

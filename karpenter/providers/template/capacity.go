@@ -367,12 +367,7 @@ func (s *Template) complete(arch string) *InvalidError {
 	if invalid := s.checkCapacityType(); invalid != nil {
 		return invalid
 	}
-	if s.Arch == "" {
-		s.Arch = cmp.Or(arch, DefaultArch)
-	}
-	if s.OS == "" {
-		s.OS = DefaultOS
-	}
+	s.Arch, s.OS = cmp.Or(s.Arch, arch, DefaultArch), cmp.Or(s.OS, DefaultOS)
 	if s.InstanceType == "" {
 		s.InstanceType = s.Source.Name
 		if problem := catalog.LabelValueProblem(s.InstanceType); problem != "" {

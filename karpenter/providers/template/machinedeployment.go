@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -128,12 +129,9 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 func (m machineDeployments) mayUse(templates ...*unstructured.Unstructured) bool {
 	config := m.Config
 	config.Shared = false
-	for _, template := range templates {
-		if template != nil && !config.belongs(template) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(templates, func(template *unstructured.Unstructured) bool {
+		return template != nil && !config.belongs(template)
+	})
 }
 
 // bootstrap returns the MachineDeployment's own bootstrap, or none.

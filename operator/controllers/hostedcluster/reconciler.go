@@ -5,6 +5,7 @@
 package hostedcluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -332,12 +333,7 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, mode scope.Mode, o
 		}
 		o.blocked = o.blocked || result.Wait || err != nil
 		o.resuming = o.resuming || result.Resuming
-		if o.message == "" {
-			o.message = result.Message
-		}
-		if o.reason == "" {
-			o.reason = result.Reason
-		}
+		o.message, o.reason = cmp.Or(o.message, result.Message), cmp.Or(o.reason, result.Reason)
 		o.requeue(result.RequeueAfter)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -121,15 +122,8 @@ var reserved = []netip.Prefix{
 }
 
 func public(ip netip.Addr) bool {
-	if !ip.IsGlobalUnicast() || ip.IsPrivate() {
-		return false
-	}
-	for _, network := range reserved {
-		if network.Contains(ip) {
-			return false
-		}
-	}
-	return true
+	return ip.IsGlobalUnicast() && !ip.IsPrivate() &&
+		!slices.ContainsFunc(reserved, func(network netip.Prefix) bool { return network.Contains(ip) })
 }
 
 // DialContext dials as net.Dialer does, and checks each address that it dials.

@@ -6,6 +6,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -390,10 +391,7 @@ func explain(hostedCluster *v1beta1.HostedCluster, err error, retryAfter time.Du
 	if !errors.As(err, &e) {
 		return err
 	}
-	failed := &failedError{reason: reasons[e.Reason], message: e.Error(), retryAfter: retryAfter}
-	if failed.reason == "" {
-		failed.reason = v1beta1.PayloadMalformedReason
-	}
+	failed := &failedError{reason: cmp.Or(reasons[e.Reason], v1beta1.PayloadMalformedReason), message: e.Error(), retryAfter: retryAfter}
 	if e.Reason == payload.ReasonImagePullUnauthorized {
 		failed.message += "; " + credentials(hostedCluster, e)
 	}

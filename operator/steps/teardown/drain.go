@@ -369,15 +369,8 @@ func blockedBy(ctx context.Context, pods []corev1.Pod, budgets []policyv1.PodDis
 
 // stays reports whether Karpenter leaves a pod on a node that it drains.
 func stays(pod *corev1.Pod) bool {
-	for _, owner := range pod.OwnerReferences {
-		if owner.Kind == "Node" {
-			return true
-		}
-	}
-	for i := range pod.Spec.Tolerations {
-		if pod.Spec.Tolerations[i].ToleratesTaint(klog.Background(), &karpv1.DisruptedNoScheduleTaint, false) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.Kind == "Node" }) ||
+		slices.ContainsFunc(pod.Spec.Tolerations, func(toleration corev1.Toleration) bool {
+			return toleration.ToleratesTaint(klog.Background(), &karpv1.DisruptedNoScheduleTaint, false)
+		})
 }
