@@ -91,7 +91,7 @@ func invalid(t *testing.T, release string) {
 					RoleARN: "arn:aws:iam::123456789012:role/karpenter", Region: "eu-central-1",
 				}}
 			},
-			want: "False/InvalidSpec", message: "on platform AWS nodes follow at once; policy has to be Immediate, without canary and haltOn",
+			want: "False/InvalidSpec", message: "on platform AWS nodes follow at once; policy has to be Immediate, without canary, haltOn and after",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -3,6 +3,8 @@
 package v1beta1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/autonode-io/autonode/api/scalar"
 )
 
@@ -23,6 +25,28 @@ type NodeUpgrade struct {
 	// haltOn bounds the damage of a release, with or without canaries. Defaults to one failed node where canary is set, otherwise to none.
 	// +optional
 	HaltOn *NodeUpgradeHaltOn `json:"haltOn,omitempty"`
+	// after are rings: the HostedClusters that complete a release before this one's nodes get it, once policy allows its version. A release
+	// that was Completed here before waits for none, nor does the first one.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	After []NodeUpgradeAfter `json:"after,omitempty"`
+}
+
+// NodeUpgradeAfter is a ring. Of its HostedClusters, those that are deleted, paused, asleep, without AutoNode or without nodes don't count, nor
+// those whose own upgrade is halted, if no node of the release has failed there; at least one other has to be left.
+type NodeUpgradeAfter struct {
+	// hostedClusterSelector selects HostedClusters of the same namespace by their labels. It may not be empty, and none of them may wait for
+	// this one.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) && size(self.matchLabels) > 0 || has(self.matchExpressions) && size(self.matchExpressions) > 0",message="hostedClusterSelector may not be empty"
+	HostedClusterSelector metav1.LabelSelector `json:"hostedClusterSelector"`
+	// soakDuration is how long each of them has to run the release and be Ready after it is Completed there, from 0s to 168h, such as 24h.
+	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) <= duration('168h')",message="soakDuration has to be between 0s and 168h, such as 24h"
+	SoakDuration scalar.Duration `json:"soakDuration"`
 }
 
 // NodeUpgradeCanary is the proof that a release needs. Nodes whose version a node class or a MachineDeployment pins aren't canaries.

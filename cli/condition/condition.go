@@ -22,7 +22,7 @@ var expected = map[string]bool{
 	v1beta1.AutoNodeNotConfiguredReason: true, v1beta1.PausedReason: true, v1beta1.AutoNodeProgressingReason: true,
 	v1beta1.AutoNodeUpgradingReason: true,
 	v1beta1.AutoNodeDrainingReason:  true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true,
-	v1beta1.NodeUpgradeHeldReason:   true,
+	v1beta1.NodeUpgradeHeldReason: true, v1beta1.WaitsForRingReason: true,
 	v1beta1.UpgradeProvingReason:    true,
 	v1beta1.ControlPlaneOlderReason: true, v1beta1.AsleepReason: true,
 }

@@ -125,6 +125,8 @@ type NodeUpgrade struct {
 	provider.Upgrades
 	// Waits describes when, or after whose approval, nodes are replaced; empty if nothing holds them.
 	Waits string
+	// Ring: Waits is about the rings of spec.autoNode.nodeUpgrade.after.
+	Ring bool
 	// Plan is of an upgrade that proves itself; nil for none. Progress is its report while nodes wait for it, and Resume the command that
 	// resumes it, if it takes one.
 	Plan     *upgradeplan.Plan

@@ -116,7 +116,7 @@ func (u *Upgrade) Launch(nodeClaim *karpv1.NodeClaim) upgradeplan.Release {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
-	case u.foreign:
+	case u.foreign, u.plan.To == u.plan.From:
 		return u.plan.From
 	case u.status == nil:
 		return upgradeplan.Release{}

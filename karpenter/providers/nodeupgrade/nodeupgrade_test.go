@@ -170,10 +170,10 @@ func TestPlan(t *testing.T) {
 			f.Expect(f.disruptable()).To(BeZero())
 		}
 	})
-	t.Run("When the payload was completed before, it should hold nothing", func(t *testing.T) {
+	t.Run("When the payload was completed before, it should hold nothing, and launch with its images", func(t *testing.T) {
 		f := newFixture(t, upgradeplan.Plan{To: to, From: to, Canaries: 1})
 		f.Expect(f.reconcile()).To(BeEmpty())
-		f.Expect(f.upgrade.Launch(nil)).To(BeZero())
+		f.Expect(f.upgrade.Launch(nil)).To(Equal(to))
 	})
 	t.Run("When the file changes, it should follow it, notify its readers, and keep the plan while the file is malformed", func(t *testing.T) {
 		f, changes := newFixture(t, upgradeplan.Plan{}), 0

@@ -273,7 +273,7 @@ var normalReasons = sets.New(
 	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,
 	v1beta1.NodesOutdatedReason, v1beta1.NodesAheadReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
 	v1beta1.NodeClassPendingReason, v1beta1.UpgradeProvingReason, v1beta1.AsleepReason, v1beta1.FallingAsleepReason,
-	v1beta1.ControlPlaneAsleepReason,
+	v1beta1.ControlPlaneAsleepReason, v1beta1.WaitsForRingReason,
 )
 
 // warnings are the reasons that need an action although the condition is True.

@@ -113,7 +113,7 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	}
 
 	_, _, sleepless := sleep.Decide(hostedCluster, profile, r.clock.Now())
-	if err := cmp.Or(sleepless, nodeupgrade.Check(hostedCluster.Spec.AutoNode.NodeUpgrade, profile)); err != nil {
+	if err := cmp.Or(sleepless, nodeupgrade.Check(ctx, r.management, hostedCluster, profile)); err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
 	}
 	if s.Cluster == nil {

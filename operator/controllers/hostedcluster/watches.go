@@ -33,6 +33,7 @@ import (
 	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/component"
+	"github.com/autonode-io/autonode/operator/steps/nodeupgrade"
 )
 
 // burst is how long to wait for more deleted Machines: fifty deleted at once make one or two reconciliations.
@@ -97,6 +98,14 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&v1beta1.HostedCluster{}, handler.EnqueueRequestsFromMapFunc(r.contenders), builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(event.CreateEvent) bool { return false },
 			UpdateFunc: func(e event.UpdateEvent) bool { return claims(e.ObjectOld) && !claims(e.ObjectNew) },
+		})).
+		// Others may upgrade their nodes after it, or wait for each other by its labels.
+		Watches(&v1beta1.HostedCluster{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+			return r.requests(ctx, func(s *scope.Scope) bool { return len(nodeupgrade.After(s.HostedCluster)) > 0 },
+				client.InNamespace(obj.GetNamespace()))
+		}), builder.WithPredicates(predicate.Funcs{
+			CreateFunc: func(event.CreateEvent) bool { return false },
+			UpdateFunc: func(e event.UpdateEvent) bool { return nodeupgrade.RingChanged(e.ObjectOld, e.ObjectNew) },
 		})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), changed).
 		// The Namespace or the Cluster may consent.

@@ -9,6 +9,7 @@
 package nodeupgrade
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -188,6 +189,11 @@ func (n *NodeUpgrade) policy(ctx context.Context, s *scope.Scope, wanted, curren
 	case autoNode.NodeUpgrade.Policy == v1beta1.NodeUpgradeManual && (wanted == "" || !same(approved, wanted)):
 		out.Hold, out.Waits = true, waitsForApproval(s.HostedCluster, strings.TrimPrefix(wanted, "v"), approved)
 	}
+	if out.Waits == "" {
+		waits, soaked, err := n.ring(ctx, s.HostedCluster)
+		out.Waits, out.Ring, out.Hold, after = waits, waits != "", waits != "", sooner(after, soaked)
+		return out, after, err
+	}
 	return out, after, nil
 }
 
@@ -197,14 +203,15 @@ func annotate(hostedCluster *v1beta1.HostedCluster, annotation string) string {
 }
 
 // Check returns the problem of the spec, which begins with the field's path.
-func Check(upgrade *v1beta1.NodeUpgrade, profile *provider.Profile) error {
-	_, err := parseWindow(upgrade)
-	if err == nil && upgrade != nil && !profile.HoldsUpgrades &&
-		(upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate || upgrade.Canary != nil || upgrade.HaltOn != nil) {
-		return fmt.Errorf("spec.autoNode.nodeUpgrade: on platform %s nodes follow at once; policy has to be %s, without canary and haltOn",
+func Check(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, profile *provider.Profile) error {
+	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
+	if upgrade != nil && !profile.HoldsUpgrades && (upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate ||
+		upgrade.Canary != nil || upgrade.HaltOn != nil || len(upgrade.After) > 0) {
+		return fmt.Errorf("spec.autoNode.nodeUpgrade: on platform %s nodes follow at once; policy has to be %s, without canary, haltOn and after",
 			profile.Platform, v1beta1.NodeUpgradeImmediate)
 	}
-	return err
+	_, err := parseWindow(upgrade)
+	return cmp.Or(err, checkRings(ctx, management, hostedCluster))
 }
 
 // parseWindow parses the window of the policy MaintenanceWindow; nil for the others. Errors name the field.

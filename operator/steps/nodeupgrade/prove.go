@@ -19,9 +19,14 @@ import (
 // allows a version, nodes get that of the payload that was Completed last, which is proved.
 func prove(ctx context.Context, s *scope.Scope, wanted, server string) error {
 	status := s.HostedCluster.Status.Version
-	plan := planned(s, wanted)
-	if plan != nil && !same(s.NodeUpgrade.Version, wanted) && !guest.Unsupported(plan.From.Version, server) {
+	plan, upgrade := planned(s, wanted), s.HostedCluster.Spec.AutoNode.NodeUpgrade
+	switch held := !same(s.NodeUpgrade.Version, wanted); {
+	case plan == nil:
+	case plan.To != plan.From && (held || s.NodeUpgrade.Ring && same(plan.From.Version, wanted)) &&
+		!guest.Unsupported(plan.From.Version, server):
 		s.NodeUpgrade.Version, plan.To = plan.From.Version, plan.From
+	case upgrade.Canary == nil && upgrade.HaltOn == nil, plan.To == plan.From && held:
+		plan = nil // nodes have got it before their ring failed, or get one that needs no proof later
 	}
 	if plan == nil || plan.To == plan.From {
 		s.NodeUpgrade.Plan, status.NodeUpgrade = plan, nil
@@ -54,7 +59,7 @@ func prove(ctx context.Context, s *scope.Scope, wanted, server string) error {
 // planned returns the plan from the payload that was Completed last; nil where none was, or no proof is required.
 func planned(s *scope.Scope, wanted string) *upgradeplan.Plan {
 	upgrade := s.HostedCluster.Spec.AutoNode.NodeUpgrade
-	if upgrade == nil || upgrade.Canary == nil && upgrade.HaltOn == nil {
+	if upgrade == nil || upgrade.Canary == nil && upgrade.HaltOn == nil && !s.NodeUpgrade.Ring {
 		return nil
 	}
 	to := upgradeplan.Release{Image: s.Release.Image, Version: guest.PlainVersion(wanted)}

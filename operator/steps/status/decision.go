@@ -37,7 +37,7 @@ type decision struct {
 func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk clock.Clock) decision {
 	wanted, imaged := i.wanted(desired)
 	outdated, newer := map[string]int{}, map[string]int{} // by version; newer are those of outdated that are ahead
-	ahead, replaced := 0, 0 // replaced are some of those ahead
+	ahead, replaced := 0, 0                               // replaced are some of those ahead
 	drifted := sets.New(i.drifted()...)
 	byPool, sizes := map[string]int{}, map[string]int{}
 	total, unsupported := 0, false
@@ -77,6 +77,10 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		if blocked {
 			v.message = fmt.Sprintf("new nodes get %s; %s comes once the control plane is upgraded to it; %s", given, desired, upgrade.Waits)
 		}
+	case upgrade.Ring:
+		v.reason = v1beta1.WaitsForRingReason
+		v.message = fmt.Sprintf("%d of %d %s on %s; %s", len(i.nodes)-total, len(i.nodes), english.PluralWord(len(i.nodes), "node is", "nodes are"),
+			desired, upgrade.Waits)
 	case upgrade.Progress != nil:
 		v.reason = v1beta1.UpgradeProvingReason
 		v.message = fmt.Sprintf("%d of %d %s on %s; others wait until it is proved: ", len(i.nodes)-total, len(i.nodes),

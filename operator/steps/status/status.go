@@ -105,7 +105,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	v := decide(inventory, desired, server, s.NodeUpgrade, st.Clock)
 	counts.OutdatedNodeCount = ptr.To(v.outdated)
 	s.SetCondition(metav1.Condition{Type: v1beta1.NodesUpToDate, Status: v.status, Reason: v.reason, Message: v.message})
-	if v.status == metav1.ConditionTrue || v.reason == v1beta1.NodeUpgradeHeldReason {
+	if v.status == metav1.ConditionTrue || v.reason == v1beta1.NodeUpgradeHeldReason || v.reason == v1beta1.WaitsForRingReason {
 		return result, nil // what holds nodes back is watched, or has a time of its own
 	}
 	if result.RequeueAfter == 0 || result.RequeueAfter > recheck {
