@@ -33,7 +33,8 @@ func After(hostedCluster *v1beta1.HostedCluster) []v1beta1.NodeUpgradeAfter {
 }
 
 // members are the HostedClusters of a ring, which may not be modified.
-func members(ctx context.Context, management client.Reader, namespace string, ring v1beta1.NodeUpgradeAfter) ([]v1beta1.HostedCluster, error) {
+func members(ctx context.Context, management client.Reader, namespace string, ring v1beta1.NodeUpgradeAfter,
+) ([]v1beta1.HostedCluster, error) {
 	list := &v1beta1.HostedClusterList{}
 	selector, err := lenient.Selector(&ring.HostedClusterSelector)
 	if err == nil && selector.Empty() {
@@ -96,7 +97,7 @@ func (n *NodeUpgrade) ring(ctx context.Context, hostedCluster *v1beta1.HostedClu
 			}
 		}
 		if left == 0 {
-			texts = append(texts, fmt.Sprintf("no HostedCluster with %s has nodes, apart from those that are deleted, paused, asleep or halted by pods",
+			texts = append(texts, fmt.Sprintf("no HostedCluster with %s has nodes and isn't deleted, paused, asleep or halted by pods",
 				message.Cut(metav1.FormatLabelSelector(&ring.HostedClusterSelector), 128)))
 		}
 	}
@@ -107,7 +108,7 @@ func (n *NodeUpgrade) ring(ctx context.Context, hostedCluster *v1beta1.HostedClu
 	return fmt.Sprintf("release %s waits for its ring: %s", desired.Version, message.List(texts, 3, "; ")), after, nil
 }
 
-// completed returns where the history has a release as Completed, or any for nil; negative for nowhere. A release is the same by its digest,
+// completed returns where the history has a release as Completed, or any for nil; negative for nowhere. A release is known by its digest,
 // and the default release by its version, which has those of the operator and of nodes.
 func completed(version v1beta1.VersionStatus, release *v1beta1.DesiredVersion) int {
 	return slices.IndexFunc(version.History, func(entry v1beta1.UpdateHistory) bool {

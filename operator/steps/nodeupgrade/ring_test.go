@@ -86,7 +86,7 @@ func (r *ringed) reconcile(t *testing.T) scope.Result {
 
 func TestRing(t *testing.T) {
 	const waits = "release 4.20.1 waits for its ring: "
-	none := waits + "no HostedCluster with ring=canary has nodes, apart from those that are deleted, paused, asleep or halted by pods"
+	none := waits + "no HostedCluster with ring=canary has nodes and isn't deleted, paused, asleep or halted by pods"
 	both := func(change func(*v1beta1.HostedCluster)) func(*testing.T, *ringed) {
 		return func(_ *testing.T, r *ringed) {
 			change(r.green)

@@ -79,8 +79,8 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		}
 	case upgrade.Ring:
 		v.reason = v1beta1.WaitsForRingReason
-		v.message = fmt.Sprintf("%d of %d %s on %s; %s", len(i.nodes)-total, len(i.nodes), english.PluralWord(len(i.nodes), "node is", "nodes are"),
-			desired, upgrade.Waits)
+		v.message = fmt.Sprintf("%d of %d %s on %s; %s", len(i.nodes)-total, len(i.nodes),
+			english.PluralWord(len(i.nodes), "node is", "nodes are"), desired, upgrade.Waits)
 	case upgrade.Progress != nil:
 		v.reason = v1beta1.UpgradeProvingReason
 		v.message = fmt.Sprintf("%d of %d %s on %s; others wait until it is proved: ", len(i.nodes)-total, len(i.nodes),

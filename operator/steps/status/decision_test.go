@@ -201,6 +201,15 @@ func TestDecision(t *testing.T) {
 			inventory: empty().with("general", "default", "v1.36.1", 1), server: "1.36.2", upgrade: scope.NodeUpgrade{Version: "1.36.1", Waits: "approve it"},
 			want: waits(1, v1beta1.ControlPlaneOlderReason, "new nodes get 1.36.1; 1.36.3 comes once the control plane is upgraded to it; approve it"),
 		},
+		"nodes wait for a ring": {
+			inventory: empty().with("general", "default", "v1.36.2", 2).with("more", "default", "v1.36.3", 1),
+			upgrade:   scope.NodeUpgrade{Version: "1.36.2", Ring: true, Waits: "the ring soaks"},
+			want:      waits(2, v1beta1.WaitsForRingReason, "1 of 3 nodes are on 1.36.3; the ring soaks"),
+		},
+		"only the images of the release are others, and nodes wait for a ring": {
+			inventory: empty().with("general", "default", "v1.36.3", 1), upgrade: scope.NodeUpgrade{Version: "1.36.3", Ring: true, Waits: "the ring soaks"},
+			want: waits(0, v1beta1.WaitsForRingReason, "1 of 1 node is on 1.36.3; the ring soaks"),
+		},
 		"a node hasn't reported its version": {
 			inventory: empty().with("general", "default", "", 1),
 			want:      waits(1, v1beta1.NodesOutdatedReason, "1 of 1 node still runs unknown"),
