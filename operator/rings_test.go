@@ -109,7 +109,11 @@ func TestRings(t *testing.T) {
 		if hostedCluster.Labels["ring"] = "canary"; i >= len(r.canary) {
 			hostedCluster.Labels["ring"] = "late"
 		}
-		platformIn(t, "clusters", name, sharing(t))
+		config := clusters.Guest.Config
+		if i > 0 {
+			config = sharing(t)
+		}
+		platformIn(t, "clusters", name, config)
 		NewWithT(t).Expect(management.Create(ctx, hostedCluster)).To(Succeed())
 	}
 	next := push(t, host, "1.36.3")

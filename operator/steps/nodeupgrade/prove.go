@@ -26,7 +26,7 @@ func prove(ctx context.Context, s *scope.Scope, wanted, server string) error {
 		!guest.Unsupported(plan.From.Version, server):
 		s.NodeUpgrade.Version, plan.To = plan.From.Version, plan.From
 	case upgrade.Canary == nil && upgrade.HaltOn == nil, plan.To == plan.From && held:
-		plan = nil // nodes have got it before their ring failed, or get one that needs no proof later
+		plan = nil // nothing is to be proved: nodes got it before their ring failed, or will go back to a proved one
 	}
 	if plan == nil || plan.To == plan.From {
 		s.NodeUpgrade.Plan, status.NodeUpgrade = plan, nil

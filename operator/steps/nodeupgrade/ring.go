@@ -49,17 +49,16 @@ func members(ctx context.Context, management client.Reader, namespace string, ri
 
 // checkRings returns what is wrong with a HostedCluster's rings. By the labels that HostedClusters have now, it may not wait for itself.
 func checkRings(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster) error {
-	const field = "spec.autoNode.nodeUpgrade.after[%d].hostedClusterSelector: "
 	queue, seen := []*v1beta1.HostedCluster{hostedCluster}, sets.New[string]()
 	for ; len(queue) > 0; queue = queue[1:] {
 		for i, ring := range After(queue[0]) {
 			selected, err := members(ctx, management, hostedCluster.Namespace, ring)
 			if err != nil && queue[0] == hostedCluster {
-				return fmt.Errorf(field+"%w", i, err)
+				return fmt.Errorf("spec.autoNode.nodeUpgrade.after[%d].hostedClusterSelector: %w", i, err)
 			}
 			for m := range selected {
 				if selected[m].Name == hostedCluster.Name {
-					return fmt.Errorf(field+"it is a cycle, as HostedCluster %s waits for this one", i, queue[0].Name)
+					return fmt.Errorf("spec.autoNode.nodeUpgrade.after is a cycle, as HostedCluster %s waits for this one", queue[0].Name)
 				}
 				if !seen.Has(selected[m].Name) {
 					seen.Insert(selected[m].Name)

@@ -281,9 +281,9 @@ func TestCheckRings(t *testing.T) {
 		{name: "When it waits for one that waits for another, it should be valid", blue: member("blue", "c", after("b")), others: []*v1beta1.HostedCluster{member("green", "b", after("a")), member("teal", "a")}},
 		{name: "When it waits for a cycle of others, these should be invalid, and not it", blue: member("blue", "c", after("b")), others: []*v1beta1.HostedCluster{member("green", "b", after("a")), member("teal", "a", after("b"))}},
 		{name: "When another one's selector can't be read, it should be valid", blue: member("blue", "c", after("b")), others: []*v1beta1.HostedCluster{member("green", "b", unequal, everything)}},
-		{name: "When it selects itself, it should say so", blue: member("blue", "a", after("a")), want: field + "it is a cycle, as HostedCluster blue waits for this one"},
+		{name: "When it selects itself, it should say so", blue: member("blue", "a", after("a")), want: "spec.autoNode.nodeUpgrade.after is a cycle, as HostedCluster blue waits for this one"},
 		{
-			name: "When one that it waits for waits for it, it should name that", blue: member("blue", "c", after("b")), want: "it is a cycle, as HostedCluster teal waits for this one",
+			name: "When one that it waits for waits for it, it should name that", blue: member("blue", "c", after("b")), want: "spec.autoNode.nodeUpgrade.after is a cycle, as HostedCluster teal waits for this one",
 			others: []*v1beta1.HostedCluster{member("green", "b", after("a")), member("teal", "a", after("x"), after("c"))},
 		},
 		{name: "When the selector is empty, it should say so", blue: member("blue", "a", everything), want: field + "it may not be empty"},
