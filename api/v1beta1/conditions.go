@@ -206,8 +206,8 @@ const (
 	UpgradeHaltedReason = "UpgradeHalted"
 	// UpgradeProvingReason: the payload's first nodes have to be healthy before others follow; the message says for how long.
 	UpgradeProvingReason = "UpgradeProving"
-	// WaitsForRingReason: HostedClusters that spec.autoNode.nodeUpgrade.after selects haven't completed the payload, or not for long enough. The
-	// message names them. Help them, or correct the selector.
+	// WaitsForRingReason: HostedClusters that spec.autoNode.nodeUpgrade.after selects haven't completed the payload, or not for long enough.
+	// The message names them. Help them, or correct the selector.
 	WaitsForRingReason = "WaitsForRing"
 	// NodeImageOlderReason: nodes boot from an image with an older Kubernetes than the payload's, so that replacing them would change nothing.
 	// The message names their machine template: provide one whose image has the payload's version.

@@ -33,8 +33,8 @@ type NodeUpgrade struct {
 	After []NodeUpgradeAfter `json:"after,omitempty"`
 }
 
-// NodeUpgradeAfter is a ring. Of its HostedClusters, those that are deleted, paused, asleep, without AutoNode or without nodes don't count, nor
-// those whose own upgrade is halted, if no node of the release has failed there; at least one other has to be left.
+// NodeUpgradeAfter is a ring. Of its HostedClusters, those that are deleted, paused, asleep, without AutoNode or without nodes don't count,
+// nor those whose own upgrade is halted although no node has failed; at least one has to be left.
 type NodeUpgradeAfter struct {
 	// hostedClusterSelector selects HostedClusters of the same namespace by their labels. It may not be empty, and none of them may wait for
 	// this one.
