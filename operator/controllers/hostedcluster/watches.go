@@ -99,9 +99,9 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 			CreateFunc: func(event.CreateEvent) bool { return false },
 			UpdateFunc: func(e event.UpdateEvent) bool { return claims(e.ObjectOld) && !claims(e.ObjectNew) },
 		})).
-		// Others may upgrade their nodes after it, or wait for each other by its labels.
+		// Others may upgrade their nodes after it, or wait for each other by the labels that it has or had.
 		Watches(&v1beta1.HostedCluster{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
-			return r.requests(ctx, func(s *scope.Scope) bool { return len(nodeupgrade.After(s.HostedCluster)) > 0 },
+			return r.requests(ctx, func(s *scope.Scope) bool { return nodeupgrade.WaitsFor(s.HostedCluster, obj) },
 				client.InNamespace(obj.GetNamespace()))
 		}), builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(event.CreateEvent) bool { return false },

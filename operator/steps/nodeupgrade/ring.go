@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,12 +25,20 @@ import (
 	"github.com/autonode-io/autonode/operator/guest"
 )
 
-// After are the rings that a HostedCluster waits for.
-func After(hostedCluster *v1beta1.HostedCluster) []v1beta1.NodeUpgradeAfter {
+// rings are the rings that a HostedCluster waits for.
+func rings(hostedCluster *v1beta1.HostedCluster) []v1beta1.NodeUpgradeAfter {
 	if a := hostedCluster.Spec.AutoNode; a != nil && a.NodeUpgrade != nil {
 		return a.NodeUpgrade.After
 	}
 	return nil
+}
+
+// WaitsFor reports whether a HostedCluster has rings that a change of an object concerns: one that they select, or its own labels.
+func WaitsFor(hostedCluster *v1beta1.HostedCluster, changed client.Object) bool {
+	return slices.ContainsFunc(rings(hostedCluster), func(ring v1beta1.NodeUpgradeAfter) bool {
+		selector, err := lenient.Selector(&ring.HostedClusterSelector)
+		return hostedCluster.Name == changed.GetName() || err == nil && selector.Matches(labels.Set(changed.GetLabels()))
+	})
 }
 
 // members are the HostedClusters of a ring, which may not be modified.
@@ -51,7 +60,7 @@ func members(ctx context.Context, management client.Reader, namespace string, ri
 func checkRings(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster) error {
 	queue, seen := []*v1beta1.HostedCluster{hostedCluster}, sets.New[string]()
 	for ; len(queue) > 0; queue = queue[1:] {
-		for i, ring := range After(queue[0]) {
+		for i, ring := range rings(queue[0]) {
 			selected, err := members(ctx, management, hostedCluster.Namespace, ring)
 			if err != nil && queue[0] == hostedCluster {
 				return fmt.Errorf("spec.autoNode.nodeUpgrade.after[%d].hostedClusterSelector: %w", i, err)
@@ -80,7 +89,7 @@ func (n *NodeUpgrade) ring(ctx context.Context, hostedCluster *v1beta1.HostedClu
 		return "", 0, nil
 	}
 	var texts []string
-	for _, ring := range After(hostedCluster) {
+	for _, ring := range rings(hostedCluster) {
 		selected, err := members(ctx, n.Management, hostedCluster.Namespace, ring)
 		if err != nil {
 			return "", 0, err
@@ -172,5 +181,5 @@ func RingChanged(before, after client.Object) bool {
 	a, ok := before.(*v1beta1.HostedCluster)
 	b, ok2 := after.(*v1beta1.HostedCluster)
 	return ok && ok2 && (hasNodes(a) != hasNodes(b) || ready(a).Status != ready(b).Status ||
-		!equality.Semantic.DeepEqual([]any{a.Labels, After(a), a.Status.Version}, []any{b.Labels, After(b), b.Status.Version}))
+		!equality.Semantic.DeepEqual([]any{a.Labels, rings(a), a.Status.Version}, []any{b.Labels, rings(b), b.Status.Version}))
 }
