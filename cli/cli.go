@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/autonode-io/autonode/cli/adopt"
 	"github.com/autonode-io/autonode/cli/catalog"
 	"github.com/autonode-io/autonode/cli/check"
 	"github.com/autonode-io/autonode/cli/command"
@@ -56,7 +57,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		commands []*cobra.Command
 	}{
 		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
-			install.NewCommand(operatorImage, operator), hostedcluster.NewCommand(), install.NewUninstallCommand(),
+			install.NewCommand(operatorImage, operator), hostedcluster.NewCommand(), adopt.NewCommand(), install.NewUninstallCommand(),
 		}},
 		{cobra.Group{ID: "sleep", Title: "Put clusters to sleep:"}, sleep.NewCommands()},
 		{cobra.Group{ID: "look", Title: "Inspect clusters:"}, []*cobra.Command{

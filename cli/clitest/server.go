@@ -64,7 +64,7 @@ func (s *Server) run(m *testing.M) (code int, err error) {
 		Paths: []string{
 			filepath.Join(product, "manifests/crds"), filepath.Join(product, "internal/environment/crds.yaml"),
 			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"), filepath.Join(bases, "cluster.x-k8s.io_machinedeployments.yaml"),
-			filepath.Join(bases, "cluster.x-k8s.io_machines.yaml"),
+			filepath.Join(bases, "cluster.x-k8s.io_machines.yaml"), filepath.Join(bases, "cluster.x-k8s.io_machinesets.yaml"),
 		},
 		ErrorIfPathMissing: true,
 	})

@@ -71,13 +71,14 @@ func (r Reported) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool)
 		t := &class.Status.Templates[i]
 		// Templates of one instance type are listed cheapest first.
 		if !slices.ContainsFunc(types, func(it *karpcloudprovider.InstanceType) bool { return it.Name == t.InstanceType }) {
-			types = append(types, reportedType(t))
+			types = append(types, ReportedType(t))
 		}
 	}
 	return types, nil
 }
 
-func reportedType(t *v1alpha1.TemplateStatus) *karpcloudprovider.InstanceType {
+// ReportedType returns an instance type that the status of a node class lists.
+func ReportedType(t *v1alpha1.TemplateStatus) *karpcloudprovider.InstanceType {
 	zones := t.Zones
 	if len(zones) == 0 {
 		zones = []string{"default"}

@@ -63,6 +63,9 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	}
 	var chosen *launch
 	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
+	if _, adopted := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]; adopted && errors.Is(err, machine.ErrNotFound) {
+		return nil, karpcloudprovider.NewInsufficientCapacityError(errors.New("`autonode adopt` was interrupted before it bound a Machine"))
+	}
 	if errors.Is(err, machine.ErrNotFound) {
 		m, chosen, err = c.launch(ctx, nodeClaim, nodeClass)
 	}

@@ -386,3 +386,67 @@ func TestMachinePolicy(t *testing.T) {
 		g.Expect(foreign.Delete(ctx, m)).To(Succeed())
 	})
 }
+
+// TestAdoptedMachines has a compromised Karpenter claim Machines that it hasn't made by the mark of `autonode adopt`, and delete adopted ones.
+func TestAdoptedMachines(t *testing.T) {
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	const namespaceName = "adopted-machines"
+	enforce(t, "machines", namespaceName, namespaceName+"-elsewhere")
+	bindKarpenter(t, namespaceName, references.InstancePrefix(v1alpha1.InstancePrefix("uid")), references.ClusterName("blue"))
+	karpenter := karpenterOf(t, namespaceName)
+	worker := func(name, cluster string) *clusterv1.Machine {
+		m := machineNamed(name, "", func(meta *metav1.ObjectMeta) {
+			meta.Namespace, meta.Labels = namespaceName, map[string]string{clusterv1.ClusterNameLabel: cluster}
+		}).(*clusterv1.Machine)
+		m.Spec.ClusterName = cluster
+		m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachine", Name: "of-" + name}
+		g.Expect(management.Create(ctx, m)).To(Succeed())
+		return m
+	}
+	patch := func(c client.Client, m *clusterv1.Machine, data string) error {
+		return c.Patch(ctx, m.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": `+data+`}`)))
+	}
+	mark := func(name, uid string) string {
+		return `{"annotations": {"autonode.io/adopted": "1"}, "labels": {"karpenter.cluster.x-k8s.io/nodeclaim": "` + name + `", "karpenter.cluster.x-k8s.io/nodeclaim-uid": "` + uid + `"}}`
+	}
+	theirs := worker("workers-1", "blue")
+	g.Eventually(func() error { return karpenter.Delete(ctx, theirs.DeepCopy(), client.DryRunAll) }).Should(MatchError(ContainSubstring(claimed)))
+
+	t.Run("When Karpenter marks a Machine itself, it should be refused", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(patch(karpenter, theirs, mark("workers-1", "1"))).To(MatchError(ContainSubstring(claimed)))
+		labels := `{"labels": {"karpenter.cluster.x-k8s.io/nodeclaim": "general-1", "karpenter.cluster.x-k8s.io/nodeclaim-uid": "1"}}`
+		labelled := worker("workers-2", "blue")
+		g.Expect(patch(management, labelled, labels)).To(Succeed())
+		g.Expect(patch(karpenter, labelled, mark("general-1", "1"))).To(MatchError(ContainSubstring(claimed)), "the mark was absent before")
+		g.Expect(karpenter.Delete(ctx, labelled)).To(MatchError(ContainSubstring(claimed)))
+		forged := made("general-1", "", annotated(v1alpha1.AdoptedAnnotation, "uid"))
+		forged.SetNamespace(namespaceName)
+		g.Expect(karpenter.Create(ctx, forged)).To(MatchError(ContainSubstring("neither a template nor a MachineDeployment")))
+	})
+	t.Run("When anyone changes the mark or its UID, it should be refused", func(t *testing.T) {
+		g := NewWithT(t)
+		adopted := worker("workers-3", "blue")
+		g.Expect(patch(management, adopted, mark("workers-3", "2"))).To(MatchError(ContainSubstring("nodeclaim-uid")), "it names another NodeClaim")
+		g.Expect(patch(management, adopted, mark("workers-3", "1"))).To(Succeed())
+		for _, data := range []string{`{"annotations": {"autonode.io/adopted": "2"}}`, `{"annotations": {"autonode.io/adopted": null}}`,
+			`{"labels": {"karpenter.cluster.x-k8s.io/nodeclaim-uid": "2"}}`, `{"annotations": null, "labels": null}`,
+			`{"annotations": {"autonode.io/adopted": "2"}, "labels": {"karpenter.cluster.x-k8s.io/nodeclaim-uid": "2"}}`} {
+			g.Expect(patch(management, adopted, data)).To(MatchError(ContainSubstring("neither can change")), data)
+			g.Expect(patch(karpenter, adopted, data)).NotTo(Succeed(), data)
+		}
+	})
+	t.Run("When a Machine of another Cluster is marked, Karpenter should be refused", func(t *testing.T) {
+		g := NewWithT(t)
+		green := worker("workers-4", "green")
+		g.Expect(patch(management, green, mark("workers-4", "1"))).To(Succeed())
+		g.Expect(karpenter.Delete(ctx, green)).To(MatchError(ContainSubstring(cluster)))
+	})
+	t.Run("When a Machine is adopted, Karpenter should be able to annotate and delete it, whatever its parts are called", func(t *testing.T) {
+		g := NewWithT(t)
+		adopted := worker("workers-5", "blue")
+		g.Expect(patch(management, adopted, mark("workers-5", "1"))).To(Succeed())
+		g.Expect(patch(karpenter, adopted, `{"annotations": {"machine.cluster.x-k8s.io/exclude-node-draining": ""}}`)).To(Succeed())
+		g.Expect(karpenter.Delete(ctx, adopted)).To(Succeed())
+	})
+}

@@ -90,6 +90,10 @@ const (
 	NodeVersionAnnotation = Group + "/node-version"
 )
 
+// AdoptedAnnotation is written by `autonode adopt`: on a NodeClaim the MachineDeployment whose Machine it adopts, and on that Machine, its
+// infrastructure machine and its bootstrap config the UID of the NodeClaim, so that any name of theirs is the NodeClaim's.
+const AdoptedAnnotation = "autonode.io/adopted"
+
 // Karpenter writes these on Machines and NodeClaims, to find drift by.
 const (
 	// NodeClassHashAnnotation is the hash of the node class's fields that cause drift.

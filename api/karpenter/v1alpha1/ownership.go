@@ -13,12 +13,12 @@ import (
 )
 
 // MadeForNodeClaim reports whether the provider created an object of the management cluster for a NodeClaim: the object has the
-// NodeClaim's labels, and its name or that of its instance. A user's copy of such an object has the labels and another name. Cluster
-// API's label names the Cluster that it belongs to.
+// NodeClaim's labels, and its name or that of its instance, or was adopted for it. A user's copy of such an object has the labels and
+// another name. Cluster API's label names the Cluster that it belongs to.
 func MadeForNodeClaim(object metav1.Object) bool {
-	label := object.GetLabels()[NodeClaimLabel]
-	return object.GetLabels()[NodeClaimUIDLabel] != "" &&
-		(label == NodeClaimLabelValue(object.GetName()) || isInstance(object.GetName(), label))
+	label, uid := object.GetLabels()[NodeClaimLabel], object.GetLabels()[NodeClaimUIDLabel]
+	return uid != "" && (label == NodeClaimLabelValue(object.GetName()) || isInstance(object.GetName(), label) ||
+		object.GetAnnotations()[AdoptedAnnotation] == uid)
 }
 
 // NodeClaimOf returns the name of the NodeClaim that an object of the management cluster was made for.

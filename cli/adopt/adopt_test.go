@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/adopt"
+	"github.com/autonode-io/autonode/cli/clitest"
+	"github.com/autonode-io/autonode/cli/command"
+)
+
+var server clitest.Server
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+// world is a hosted cluster with a MachineDeployment, and plays the controllers of both clusters.
+type world struct {
+	namespace string
+	key       client.ObjectKey
+	machines  []string
+	uids      map[string]string
+}
+
+func labels(namespace string) map[string]string {
+	return map[string]string{clusterv1.ClusterNameLabel: "blue", clusterv1.MachineDeploymentNameLabel: "workers", "pool": namespace}
+}
+
+// newWorld makes a MachineDeployment of so many Machines.
+func newWorld(t *testing.T, namespace string, machines int) *world {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	w := &world{namespace: namespace, key: client.ObjectKey{Namespace: namespace, Name: "workers"}, uids: map[string]string{}}
+	cluster := server.MakeCluster(t, namespace, "blue")
+	inNamespace := func(name string, labels map[string]string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}
+	}
+	app := map[string]string{"app": namespace}
+	hosted := &v1beta1.HostedCluster{ObjectMeta: inNamespace("blue", nil), Spec: v1beta1.HostedClusterSpec{
+		Release: v1beta1.Release{Image: clitest.PayloadImage}, ControlPlaneNamespace: namespace,
+		AutoNode: &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{Name: v1beta1.ProvisionerKarpenter, Karpenter: &v1beta1.Karpenter{
+			Platform: v1beta1.PlatformClusterAPI, ClusterAPI: &v1beta1.ClusterAPI{TemplateSelectors: v1alpha1.TemplateSelectors{ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: app}}},
+		}}},
+	}}
+	karpenter := &appsv1.Deployment{ObjectMeta: inNamespace("karpenter", nil), Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: app},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: app}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}}},
+	}}
+	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: karpv1.NodePoolSpec{Template: karpv1.NodeClaimTemplate{
+		ObjectMeta: karpv1.ObjectMeta{Labels: map[string]string{"team": "a"}},
+		Spec: karpv1.NodeClaimTemplateSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: namespace},
+			ExpireAfter:  karpv1.MustParseNillableDuration("100h"),
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{
+				{Key: "example.com/storage", Operator: corev1.NodeSelectorOpIn, Values: []string{"ssd"}},
+				{Key: v1alpha1.Group + "/instance-cpu", Operator: corev1.NodeSelectorOpIn, Values: []string{"4"}},
+			},
+		},
+	}}}
+	spec := clusterv1.MachineSpec{ClusterName: "blue", Version: "v1.36.3", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("data")},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate", Name: "small"}}
+	template := clusterv1.MachineTemplateSpec{ObjectMeta: clusterv1.ObjectMeta{Labels: labels(namespace)}, Spec: spec}
+	selector := metav1.LabelSelector{MatchLabels: labels(namespace)}
+	deployment := &clusterv1.MachineDeployment{ObjectMeta: inNamespace("workers", labels(namespace)), Spec: clusterv1.MachineDeploymentSpec{
+		ClusterName: "blue", Replicas: ptr.To(int32(machines)), Selector: selector, Template: template,
+	}}
+	server.Create(t, hosted, karpenter, class, pool, deployment)
+	class.Status.Templates = []v1alpha1.TemplateStatus{{
+		InstanceType: "c4-large", Source: "TestMachineTemplate/small", Architecture: "amd64", CPU: scalar.Text("4"), Memory: scalar.Text("8Gi"), Price: "0.1", Zones: []string{"a"},
+	}}
+	g.Expect(server.Admin.Status().Update(ctx, class)).To(Succeed())
+	hosted.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateEnabled}
+	g.Expect(server.Admin.Status().Update(ctx, hosted)).To(Succeed())
+	set := &clusterv1.MachineSet{ObjectMeta: inNamespace("workers-1", labels(namespace)), Spec: clusterv1.MachineSetSpec{
+		ClusterName: "blue", Replicas: ptr.To(int32(machines)), Selector: selector, Template: template,
+	}}
+	set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(deployment, clusterv1.GroupVersion.WithKind("MachineDeployment"))}
+	server.Create(t, set)
+	for i := range machines {
+		w.addMachine(t, set, fmt.Sprintf("%s-%d", namespace, i), spec)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- w.control(ctx, cluster) }()
+	t.Cleanup(func() {
+		cancel()
+		g.Expect(<-ended).To(Succeed(), "what controllers saw")
+	})
+	return w
+}
+
+func (w *world) addMachine(t *testing.T, set *clusterv1.MachineSet, name string, spec clusterv1.MachineSpec) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	part := &unstructured.Unstructured{Object: map[string]any{}}
+	part.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
+	part.SetKind("TestMachine")
+	part.SetNamespace(w.namespace)
+	part.SetName("of-" + name) // as earlier versions of Cluster API name it
+	part.SetLabels(labels(w.namespace))
+	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: labels(w.namespace), OwnerReferences: []metav1.OwnerReference{
+		*metav1.NewControllerRef(set, clusterv1.GroupVersion.WithKind("MachineSet")),
+	}}, Spec: spec}
+	m.Labels[clusterv1.MachineSetNameLabel] = set.Name
+	m.Spec.InfrastructureRef.Kind, m.Spec.InfrastructureRef.Name, m.Spec.ProviderID = "TestMachine", part.GetName(), "test://"+name
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		corev1.LabelInstanceTypeStable: "c4-large", corev1.LabelTopologyZone: "a", "example.com/storage": "ssd",
+	}}, Spec: corev1.NodeSpec{ProviderID: m.Spec.ProviderID}}
+	server.Create(t, part, m, node)
+	m.Status.NodeRef.Name, m.Status.Phase = name, string(clusterv1.MachinePhaseRunning)
+	g.Expect(server.Admin.Status().Update(ctx, m)).To(Succeed())
+	node.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
+	g.Expect(server.Admin.Status().Update(ctx, node)).To(Succeed())
+	w.machines, w.uids[name] = append(w.machines, name), string(m.UID)
+}
+
+// control is Cluster API, the operator and Karpenter. It returns what these would do wrong.
+func (w *world) control(ctx context.Context, cluster *clusterv1.Cluster) error {
+	for ctx.Err() == nil {
+		if err := errors.Join(w.clusterAPI(ctx, cluster), w.operator(ctx)); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func paused(object client.Object, conditions *[]metav1.Condition) bool {
+	status := metav1.ConditionFalse
+	if _, paused := object.GetAnnotations()[clusterv1.PausedAnnotation]; paused {
+		status = metav1.ConditionTrue
+	}
+	return meta.SetStatusCondition(conditions, metav1.Condition{Type: clusterv1.PausedCondition, Status: status, Reason: "Test"})
+}
+
+func (w *world) clusterAPI(ctx context.Context, cluster *clusterv1.Cluster) error {
+	set, deployment, machines := &clusterv1.MachineSet{}, &clusterv1.MachineDeployment{}, &clusterv1.MachineList{}
+	if err := errors.Join(server.Admin.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "workers-1"}, set),
+		server.Admin.Get(ctx, w.key, deployment), server.Admin.List(ctx, machines, client.InNamespace(w.namespace))); err != nil {
+		return err
+	}
+	if *set.Spec.Replicas != *deployment.Spec.Replicas {
+		set.Spec.Replicas = deployment.Spec.Replicas
+		return ignoreConflict(server.Admin.Update(ctx, set))
+	}
+	owned := 0
+	for i := range machines.Items {
+		m := &machines.Items[i]
+		switch {
+		case metav1.GetControllerOf(m) == nil && len(m.OwnerReferences) == 0:
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID}}
+			return ignoreConflict(server.Admin.Update(ctx, m))
+		case metav1.IsControlledBy(m, set):
+			owned++
+		}
+		if paused(m, &m.Status.Conditions) {
+			return ignoreConflict(server.Admin.Status().Update(ctx, m))
+		}
+	}
+	if paused(set, &set.Status.Conditions) {
+		return ignoreConflict(server.Admin.Status().Update(ctx, set))
+	}
+	now := &clusterv1.MachineSet{}
+	if err := server.Admin.Get(ctx, client.ObjectKeyFromObject(set), now); err != nil {
+		return err
+	}
+	if meta.IsStatusConditionFalse(set.Status.Conditions, clusterv1.PausedCondition) && owned != int(*set.Spec.Replicas) && now.ResourceVersion == set.ResourceVersion {
+		return fmt.Errorf("the MachineSet runs with %d Machines and wants %d", owned, *set.Spec.Replicas)
+	}
+	return nil
+}
+
+func ignoreConflict(err error) error {
+	if err != nil && strings.Contains(err.Error(), "the object has been modified") {
+		return nil
+	}
+	return err
+}
+
+func (w *world) operator(ctx context.Context) error {
+	hosted, karpenter, replicas := &v1beta1.HostedCluster{}, &appsv1.Deployment{}, int32(2)
+	if err := errors.Join(server.Admin.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "blue"}, hosted),
+		server.Admin.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "karpenter"}, karpenter)); err != nil {
+		return err
+	}
+	until := ptr.Deref(hosted.Spec.PausedUntil, "")
+	if end, err := time.Parse(time.RFC3339, until); until == "true" || err == nil && time.Now().Before(end) {
+		replicas = 0
+	}
+	if *karpenter.Spec.Replicas != replicas {
+		karpenter.Spec.Replicas = &replicas
+		return ignoreConflict(server.Admin.Update(ctx, karpenter))
+	}
+	claims, machines := &karpv1.NodeClaimList{}, &clusterv1.MachineList{}
+	if err := errors.Join(server.Admin.List(ctx, claims, client.MatchingLabels{karpv1.NodePoolLabelKey: w.namespace}),
+		server.Admin.List(ctx, machines, client.InNamespace(w.namespace))); err != nil || replicas == 0 {
+		return err
+	}
+	for i := range claims.Items {
+		bound := false
+		for j := range machines.Items {
+			bound = bound || machines.Items[j].Labels[v1alpha1.NodeClaimUIDLabel] == string(claims.Items[i].UID)
+		}
+		if !bound {
+			return fmt.Errorf("karpenter runs, and NodeClaim %s has no Machine", claims.Items[i].Name)
+		}
+	}
+	return nil
+}
+
+// adopt runs the command with clients that fail from the write on that is left'th.
+func (w *world) adopt(ctx context.Context, o adopt.Options, left int32) (string, error) {
+	var out bytes.Buffer
+	writes := &atomic.Int32{}
+	writes.Store(left)
+	c := killed{server.Admin, writes}
+	o.NodePool = w.namespace
+	err := o.Adopt(ctx, c, c, w.key, command.Streams{Out: &out, ErrOut: &out})
+	return out.String(), err
+}
+
+var errKilled = errors.New("killed")
+
+type killed struct {
+	client.Client
+	left *atomic.Int32
+}
+
+func (k killed) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	if k.left.Add(-1) < 0 {
+		return errKilled
+	}
+	return k.Client.Create(ctx, object, opts...)
+}
+
+func (k killed) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if k.left.Add(-1) < 0 {
+		return errKilled
+	}
+	return k.Client.Patch(ctx, object, patch, opts...)
+}
+
+// Apply keeps the interface of a client that a field owner wraps.
+func (k killed) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	return k.Client.Apply(ctx, object, opts...)
+}
+
+// expectAdopted expects that so many Machines are Karpenter's, and no trace of the command.
+func (w *world) expectAdopted(g Gomega, ctx context.Context, adopted int) {
+	list, claims := &clusterv1.MachineList{}, &karpv1.NodeClaimList{}
+	g.Expect(server.Admin.List(ctx, list, client.InNamespace(w.namespace))).To(Succeed())
+	g.Expect(server.Admin.List(ctx, claims, client.MatchingLabels{karpv1.NodePoolLabelKey: w.namespace})).To(Succeed())
+	g.Expect(list.Items).To(HaveLen(len(w.machines)))
+	g.Expect(claims.Items).To(HaveLen(adopted))
+	byName := map[string]karpv1.NodeClaim{}
+	for _, claim := range claims.Items {
+		byName[claim.Name] = claim
+		g.Expect(claim.Annotations).To(And(HaveKeyWithValue(karpv1.DoNotDisruptAnnotationKey, "true"), HaveKeyWithValue(v1alpha1.AdoptedAnnotation, "workers")))
+		g.Expect(claim.Labels).To(And(HaveKeyWithValue("example.com/storage", "ssd"), HaveKeyWithValue("team", "a")))
+		g.Expect(claim.OwnerReferences).To(ConsistOf(HaveField("Kind", "NodePool")))
+	}
+	for _, m := range list.Items {
+		g.Expect(string(m.UID)).To(Equal(w.uids[m.Name]))
+		g.Expect(m.Annotations).NotTo(Or(HaveKey(adopt.Annotation), HaveKey(clusterv1.PausedAnnotation)))
+		claim, ok := byName[m.Name]
+		if !ok {
+			g.Expect(metav1.GetControllerOf(&m)).To(HaveField("Kind", "MachineSet"))
+			g.Expect(m.Labels).To(HaveKeyWithValue(clusterv1.MachineSetNameLabel, "workers-1"))
+			continue
+		}
+		g.Expect(v1alpha1.MadeForNodeClaim(&m)).To(BeTrue())
+		g.Expect(v1alpha1.NodeClaimOf(&m)).To(Equal(claim.Name))
+		g.Expect(metav1.GetControllerOf(&m)).To(HaveField("Kind", "Cluster"))
+		g.Expect(m.Labels).To(And(HaveKeyWithValue(v1alpha1.NodeClaimUIDLabel, string(claim.UID)), HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"),
+			Not(HaveKey("pool")), Not(HaveKey(clusterv1.MachineSetNameLabel)), HaveKeyWithValue(clusterv1.ClusterNameLabel, "blue")))
+		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.TemplateSourceAnnotation, "TestMachineTemplate.infrastructure.cluster.x-k8s.io/small"))
+		part := &unstructured.Unstructured{}
+		part.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
+		part.SetKind("TestMachine")
+		g.Expect(server.Admin.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "of-" + m.Name}, part)).To(Succeed())
+		g.Expect(v1alpha1.MadeForNodeClaim(part)).To(BeTrue())
+		g.Expect(v1alpha1.NodeClaimOf(part)).To(Equal(claim.Name))
+	}
+	set, deployment, hosted := &clusterv1.MachineSet{}, &clusterv1.MachineDeployment{}, &v1beta1.HostedCluster{}
+	g.Expect(server.Admin.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "workers-1"}, set)).To(Succeed())
+	g.Expect(set.Annotations).NotTo(HaveKey(clusterv1.PausedAnnotation))
+	g.Expect(server.Admin.Get(ctx, w.key, deployment)).To(Succeed())
+	g.Expect(*deployment.Spec.Replicas).To(BeEquivalentTo(len(w.machines) - adopted))
+	g.Expect(server.Admin.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "blue"}, hosted)).To(Succeed())
+	g.Expect(hosted.Annotations).NotTo(HaveKey(adopt.PauseAnnotation))
+}
+
+func TestAdopt(t *testing.T) {
+	w := newWorld(t, "adopt-all", 3)
+	t.Run("When it is a dry run, it should list the Machines and write nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		out, err := w.adopt(t.Context(), adopt.Options{DryRun: true}, 0)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(And(ContainSubstring("adopt-all-1"), MatchRegexp(`c4-large +a +133h20m0s +yes`), ContainSubstring("3 Machines would be adopted into NodePool adopt-all (dry run)")))
+	})
+	t.Run("When so many are to be adopted, it should leave the others", func(t *testing.T) {
+		g := NewWithT(t)
+		out, err := w.adopt(t.Context(), adopt.Options{Machines: 1, ExpireAfter: "Never"}, 1000)
+		g.Expect(err).NotTo(HaveOccurred(), out)
+		w.expectAdopted(g, t.Context(), 1)
+		claim := &karpv1.NodeClaim{}
+		g.Expect(server.Admin.Get(t.Context(), client.ObjectKey{Name: "adopt-all-0"}, claim)).To(Succeed())
+		g.Expect(claim.Spec.ExpireAfter.Duration).To(BeNil())
+	})
+	t.Run("When all are to be adopted, it should scale the MachineDeployment to zero and restore spec.pausedUntil", func(t *testing.T) {
+		g := NewWithT(t)
+		hosted := &v1beta1.HostedCluster{}
+		g.Expect(server.Admin.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "blue"}, hosted)).To(Succeed())
+		hosted.Spec.PausedUntil = ptr.To("false")
+		g.Expect(server.Admin.Update(t.Context(), hosted)).To(Succeed())
+		out, err := w.adopt(t.Context(), adopt.Options{}, 1000)
+		g.Expect(err).NotTo(HaveOccurred(), out)
+		w.expectAdopted(g, t.Context(), 3)
+		g.Expect(server.Admin.Get(t.Context(), client.ObjectKeyFromObject(hosted), hosted)).To(Succeed())
+		g.Expect(hosted.Spec.PausedUntil).To(HaveValue(Equal("false")))
+	})
+	t.Run("When nothing is left to adopt, it should do nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		_, err := w.adopt(t.Context(), adopt.Options{}, 0)
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+}
