@@ -353,3 +353,41 @@ func TestAdopt(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 	})
 }
+
+// TestInterrupted kills the command at each of its writes, and lets another one continue or return the Machines.
+func TestInterrupted(t *testing.T) {
+	const all = 21 // writes for two Machines
+	for n := range int32(all + 1) {
+		t.Run(fmt.Sprintf("When the command is killed after %d writes, another one should continue", n), func(t *testing.T) {
+			g := NewWithT(t)
+			w := newWorld(t, fmt.Sprintf("continued-%d", n), 2)
+			out, err := w.adopt(t.Context(), adopt.Options{}, n)
+			if n == all {
+				g.Expect(err).NotTo(HaveOccurred(), out)
+			} else {
+				g.Expect(err).To(MatchError(And(ContainSubstring("killed"), ContainSubstring("run the command again to continue"))))
+			}
+			out, err = w.adopt(t.Context(), adopt.Options{}, 1000)
+			g.Expect(err).NotTo(HaveOccurred(), out)
+			w.expectAdopted(g, t.Context(), 2)
+		})
+	}
+	for n := range int32(13) {
+		t.Run(fmt.Sprintf("When the command is killed after %d writes, and its undoing then, the Machines without a NodeClaim should return", n), func(t *testing.T) {
+			g := NewWithT(t)
+			w := newWorld(t, fmt.Sprintf("undone-%d", n), 2)
+			_, err := w.adopt(t.Context(), adopt.Options{}, n)
+			g.Expect(err).To(MatchError(ContainSubstring("killed")))
+			_, _ = w.adopt(t.Context(), adopt.Options{Undo: true}, n%7)
+			out, err := w.adopt(t.Context(), adopt.Options{Undo: true}, 1000)
+			g.Expect(err).NotTo(HaveOccurred(), out)
+			claims := &karpv1.NodeClaimList{}
+			g.Expect(server.Admin.List(t.Context(), claims, client.MatchingLabels{karpv1.NodePoolLabelKey: w.namespace})).To(Succeed())
+			for i := range claims.Items {
+				// Karpenter ends a NodeClaim that has no Machine; here nobody does.
+				g.Expect(server.Admin.Delete(t.Context(), &claims.Items[i])).To(Succeed())
+			}
+			w.expectAdopted(g, t.Context(), 0)
+		})
+	}
+}

@@ -38,7 +38,7 @@ type member struct {
 
 // candidates are the Machines of the MachineSet, in the order of their names, with the reason if one can't be adopted.
 func (a *adoption) candidates(ctx context.Context) ([]*member, error) {
-	owned := slices.DeleteFunc(a.owned(a.set), func(m *clusterv1.Machine) bool { return m.Annotations[Annotation] != "" })
+	owned := a.owned(a.set)
 	if len(owned) == 0 {
 		return nil, nil
 	}
@@ -46,6 +46,7 @@ func (a *adoption) candidates(ctx context.Context) ([]*member, error) {
 	if _, paused := a.set.Annotations[clusterv1.PausedAnnotation]; !paused && (wanted != set || int(wanted) != len(owned)) {
 		return nil, fmt.Errorf("MachineDeployment %s is scaling: it wants %d Machines and has %d; wait until they agree", a.key, wanted, len(owned))
 	}
+	owned = slices.DeleteFunc(owned, func(m *clusterv1.Machine) bool { return m.Annotations[Annotation] != "" })
 	slices.SortFunc(owned, func(x, y *clusterv1.Machine) int { return strings.Compare(x.Name, y.Name) })
 	nodes, claims := &corev1.NodeList{}, &karpv1.NodeClaimList{}
 	if err := a.guest.List(ctx, nodes); err != nil {
