@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -255,7 +256,7 @@ type killed struct {
 }
 
 func (k killed) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
-	if k.left.Add(-1) < 0 {
+	if !slices.Contains(opts, client.CreateOption(client.DryRunAll)) && k.left.Add(-1) < 0 {
 		return errKilled
 	}
 	return k.Client.Create(ctx, object, opts...)
@@ -301,7 +302,6 @@ func (w *world) expectAdopted(g Gomega, ctx context.Context, adopted int) {
 		g.Expect(metav1.GetControllerOf(&m)).To(HaveField("Kind", "Cluster"))
 		g.Expect(m.Labels).To(And(HaveKeyWithValue(v1alpha1.NodeClaimUIDLabel, string(claim.UID)), HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"),
 			Not(HaveKey("pool")), Not(HaveKey(clusterv1.MachineSetNameLabel)), HaveKeyWithValue(clusterv1.ClusterNameLabel, "blue")))
-		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.TemplateSourceAnnotation, "TestMachineTemplate.infrastructure.cluster.x-k8s.io/small"))
 		part := &unstructured.Unstructured{}
 		part.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
 		part.SetKind("TestMachine")
@@ -354,7 +354,7 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// TestInterrupted kills the command at each of its writes, and lets another one continue or return the Machines.
+// TestInterrupted kills the command at each of its writes, and lets another one continue.
 func TestInterrupted(t *testing.T) {
 	const all = 21 // writes for two Machines
 	for n := range int32(all + 1) {
@@ -370,24 +370,6 @@ func TestInterrupted(t *testing.T) {
 			out, err = w.adopt(t.Context(), adopt.Options{}, 1000)
 			g.Expect(err).NotTo(HaveOccurred(), out)
 			w.expectAdopted(g, t.Context(), 2)
-		})
-	}
-	for n := range int32(13) {
-		t.Run(fmt.Sprintf("When the command is killed after %d writes, and its undoing then, the Machines without a NodeClaim should return", n), func(t *testing.T) {
-			g := NewWithT(t)
-			w := newWorld(t, fmt.Sprintf("undone-%d", n), 2)
-			_, err := w.adopt(t.Context(), adopt.Options{}, n)
-			g.Expect(err).To(MatchError(ContainSubstring("killed")))
-			_, _ = w.adopt(t.Context(), adopt.Options{Undo: true}, n%7)
-			out, err := w.adopt(t.Context(), adopt.Options{Undo: true}, 1000)
-			g.Expect(err).NotTo(HaveOccurred(), out)
-			claims := &karpv1.NodeClaimList{}
-			g.Expect(server.Admin.List(t.Context(), claims, client.MatchingLabels{karpv1.NodePoolLabelKey: w.namespace})).To(Succeed())
-			for i := range claims.Items {
-				// Karpenter ends a NodeClaim that has no Machine; here nobody does.
-				g.Expect(server.Admin.Delete(t.Context(), &claims.Items[i])).To(Succeed())
-			}
-			w.expectAdopted(g, t.Context(), 0)
 		})
 	}
 }

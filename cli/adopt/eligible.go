@@ -5,6 +5,7 @@ package adopt
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,262 +13,297 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/capacity/annotation"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/explain"
 )
 
-// autoscalerTaints are those of nodes that the Cluster Autoscaler removes, or may remove.
-var autoscalerTaints = []string{"ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler"}
+// marks are labels and annotations of Machines, and taints of nodes, that prevent an adoption.
+var marks = []struct{ key, reason string }{
+	{clusterv1.MachineControlPlaneLabel, "it is of a control plane"},
+	{clusterv1.MachinePoolNameLabel, "it is of a MachinePool"},
+	{clusterv1.ClusterTopologyOwnedLabel, "it is of a ClusterClass's topology"},
+	{clusterv1.PausedAnnotation, "it is paused"},
+	{clusterv1.DeleteMachineAnnotation, "the Cluster Autoscaler, or a person, has chosen it for deletion"},
+	{"ToBeDeletedByClusterAutoscaler", "the Cluster Autoscaler removes its node"},
+	{"DeletionCandidateOfClusterAutoscaler", "the Cluster Autoscaler has marked its node"},
+}
+
+// adoption is one run of the command.
+type adoption struct {
+	*Options
+	management, guest client.Client
+
+	deployment    *clusterv1.MachineDeployment
+	set           *clusterv1.MachineSet // the only one with Machines; nil for none
+	machines      []clusterv1.Machine   // of the Cluster
+	cluster       *clusterv1.Cluster
+	hostedCluster *v1beta1.HostedCluster
+	pool          *karpv1.NodePool
+	class         *v1alpha1.ClusterAPINodeClass
+	deadline      time.Time // of what Karpenter is paused for
+}
 
 // member is a Machine of the MachineDeployment.
 type member struct {
 	*clusterv1.Machine
-	Record
 	// refusal is why it can't be adopted.
-	refusal string
+	refusal                    string
+	instanceType, zone, expiry string
+	offering                   map[string]string // as labels
+	required                   map[string]string // labels of the NodeClaim
 }
 
-// candidates are the Machines of the MachineSet, in the order of their names, with the reason if one can't be adopted.
-func (a *adoption) candidates(ctx context.Context) ([]*member, error) {
-	owned := a.owned(a.set)
-	if len(owned) == 0 {
-		return nil, nil
-	}
-	wanted, set := ptr.Deref(a.deployment.Spec.Replicas, 1), ptr.Deref(a.set.Spec.Replicas, 1)
-	if _, paused := a.set.Annotations[clusterv1.PausedAnnotation]; !paused && (wanted != set || int(wanted) != len(owned)) {
-		return nil, fmt.Errorf("MachineDeployment %s is scaling: it wants %d Machines and has %d; wait until they agree", a.key, wanted, len(owned))
-	}
-	owned = slices.DeleteFunc(owned, func(m *clusterv1.Machine) bool { return m.Annotations[Annotation] != "" })
-	slices.SortFunc(owned, func(x, y *clusterv1.Machine) int { return strings.Compare(x.Name, y.Name) })
-	nodes, claims := &corev1.NodeList{}, &karpv1.NodeClaimList{}
-	if err := a.guest.List(ctx, nodes); err != nil {
-		return nil, fmt.Errorf("listing nodes: %w", err)
-	}
-	if err := a.guest.List(ctx, claims); err != nil {
-		return nil, fmt.Errorf("listing NodeClaims: %w", err)
-	}
-	byName, taken := map[string]*corev1.Node{}, map[string]bool{}
-	for i := range nodes.Items {
-		byName[nodes.Items[i].Name] = &nodes.Items[i]
-	}
-	for i := range claims.Items {
-		taken[claims.Items[i].Name] = claims.Items[i].Annotations[v1alpha1.AdoptedAnnotation] == ""
-	}
-	var all, adoptable []*member
-	used := a.pool.Status.Resources.DeepCopy()
-	for _, m := range a.unfinished() {
-		if node := byName[m.Status.NodeRef.Name]; node != nil {
-			used = resources.Merge(used, node.Status.Capacity, corev1.ResourceList{resources.Node: *resources.Quantity("1")})
-		}
-	}
-	for _, m := range owned {
-		c := &member{Machine: m, Record: Record{NodePool: a.pool.Name, MachineDeployment: a.key.Name}}
-		all = append(all, c)
-		node := byName[m.Status.NodeRef.Name]
-		c.refusal = cmp.Or(unfit(m, node), a.otherBootstrap(m))
-		if c.refusal == "" && taken[m.Name] {
-			c.refusal = "the guest has another NodeClaim of its name"
-		}
-		if c.refusal == "" {
-			c.refusal = a.offer(c, node)
-		}
-		if c.refusal != "" {
-			continue
-		}
-		if a.Machines > 0 && len(adoptable) == a.Machines {
-			c.refusal = fmt.Sprintf("--machines is %d", a.Machines)
-			continue
-		}
-		sum := resources.Merge(used, node.Status.Capacity, corev1.ResourceList{resources.Node: *resources.Quantity("1")})
-		if err := a.pool.Spec.Limits.ExceededBy(sum); err != nil {
-			c.refusal = fmt.Sprintf("limits of NodePool %s: %s", a.pool.Name, err)
-			continue
-		}
-		adoptable, used = append(adoptable, c), sum
-	}
-	return all, a.expire(adoptable)
+func (m *member) bound() bool               { return m.Labels[v1alpha1.NodeClaimUIDLabel] != "" }
+func (a *adoption) isOwned(m *member) bool  { return a.set != nil && metav1.IsControlledBy(m.Machine, a.set) }
+func isPaused(set *clusterv1.MachineSet) bool {
+	return set != nil && set.Annotations[clusterv1.PausedAnnotation] == pausedBy
 }
 
-// unfit returns why a Machine or its node can't be adopted into any NodePool.
-func unfit(m *clusterv1.Machine, node *corev1.Node) string {
-	has := func(key string) bool {
-		_, label := m.Labels[key]
-		_, annotated := m.Annotations[key]
-		return label || annotated
-	}
-	switch {
-	case has(clusterv1.MachineControlPlaneLabel):
-		return "it is of a control plane"
-	case has(clusterv1.MachinePoolNameLabel):
-		return "it is of a MachinePool"
-	case has(clusterv1.ClusterTopologyOwnedLabel):
-		return "it is of a ClusterClass's topology"
-	case has(clusterv1.DeleteMachineAnnotation):
-		return "the annotation " + clusterv1.DeleteMachineAnnotation + " chooses it for deletion, as the Cluster Autoscaler does"
-	case has(clusterv1.PausedAnnotation):
-		return "it is paused"
-	case has(v1alpha1.NodeClaimUIDLabel):
-		return "it has a NodeClaim"
-	case m.Status.Phase != string(clusterv1.MachinePhaseRunning) || node == nil:
-		return "it isn't running, or has no node"
-	case node.Spec.ProviderID == "" || node.Spec.ProviderID != m.Spec.ProviderID:
-		return "its node has another provider ID"
-	case node.Labels[karpv1.NodePoolLabelKey] != "":
-		return "its node has NodePool " + node.Labels[karpv1.NodePoolLabelKey]
-	}
-	for _, taint := range node.Spec.Taints {
-		if slices.Contains(autoscalerTaints, taint.Key) {
-			return "the Cluster Autoscaler has marked its node: taint " + taint.Key
+// owned counts the Machines that a MachineSet controls.
+func (a *adoption) owned(set *clusterv1.MachineSet) (count int32) {
+	for i := range a.machines {
+		if metav1.IsControlledBy(&a.machines[i], set) {
+			count++
 		}
 	}
-	return ""
+	return count
 }
 
-// otherBootstrap returns a reason if a Machine boots in another way than nodes of the node class do. A node class without a bootstrap boots
-// Machines as their MachineDeployments do.
-func (a *adoption) otherBootstrap(m *clusterv1.Machine) string {
-	wanted, own := a.class.Spec.Bootstrap, m.Spec.Bootstrap.ConfigRef
-	if wanted == nil {
-		return ""
-	}
-	kind, secret := "", wanted.DataSecretName
-	if ref := wanted.ConfigTemplateRef; ref != nil {
-		kind = strings.TrimSuffix(ref.Kind, clusterv1.TemplateSuffix)
-	}
-	if own.Kind != kind || own.Kind == "" && ptr.Deref(m.Spec.Bootstrap.DataSecretName, "") != secret {
-		return fmt.Sprintf("it boots from %s, and nodes of node class %s from %s", cmp.Or(own.Kind, "a Secret"), a.class.Name,
-			cmp.Or(kind, "Secret "+secret))
-	}
-	return ""
+func (a *adoption) listMachines(ctx context.Context) error {
+	list := &clusterv1.MachineList{}
+	err := a.management.List(ctx, list, client.InNamespace(a.deployment.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: a.deployment.Spec.ClusterName})
+	a.machines = list.Items
+	return err
 }
 
-// offer finds the offering of a Machine, as the node class reports it, and returns why the NodePool can't have it.
-func (a *adoption) offer(c *member, node *corev1.Node) string {
-	sources := []schema.GroupKind{{Group: clusterv1.GroupVersion.Group, Kind: "MachineDeployment"}, c.Spec.InfrastructureRef.GroupKind()}
-	sources[1].Kind += clusterv1.TemplateSuffix
-	names := []string{a.key.Name, a.deployment.Spec.Template.Spec.InfrastructureRef.Name}
-	own, source := node.Labels[corev1.LabelInstanceTypeStable], ""
-	var found *v1alpha1.TemplateStatus
-	for i := range a.class.Status.Templates {
-		t := &a.class.Status.Templates[i]
-		if own != "" && own != t.InstanceType {
-			continue
-		}
-		if n := slices.Index([]string{sources[0].Kind + "/" + names[0], sources[1].Kind + "/" + names[1]}, t.Source); n >= 0 {
-			found, source = t, sources[n].String()+"/"+names[n]
-			break
-		}
-		if found == nil && own != "" {
-			found = t
-		}
+func (a *adoption) readManagement(ctx context.Context, key client.ObjectKey) error {
+	a.deployment, a.cluster = &clusterv1.MachineDeployment{}, &clusterv1.Cluster{}
+	err := a.management.Get(ctx, key, a.deployment)
+	sets, hosted := &clusterv1.MachineSetList{}, &v1beta1.HostedClusterList{}
+	key.Name = a.deployment.Spec.ClusterName
+	if err == nil {
+		err = errors.Join(a.management.Get(ctx, key, a.cluster), a.listMachines(ctx),
+			a.management.List(ctx, sets, client.InNamespace(key.Namespace)), a.management.List(ctx, hosted))
 	}
-	if found == nil {
-		return fmt.Sprintf("node class %s offers no instance type %s", a.class.Name, cmp.Or(own, "of "+names[0]+" or "+names[1]))
-	}
-	zone := cmp.Or(node.Labels[corev1.LabelTopologyZone], c.Spec.FailureDomain)
-	if zone != "" && len(found.Zones) > 0 && !slices.Contains(found.Zones, zone) {
-		return fmt.Sprintf("node class %s offers instance type %s in %s, not in zone %s", a.class.Name, found.InstanceType, strings.Join(found.Zones, ", "), zone)
-	}
-	capacityType := karpv1.CapacityTypeOnDemand
-	if found.Price == "" && found.SpotPrice != "" {
-		capacityType = karpv1.CapacityTypeSpot
-	}
-	c.Offering, c.Facts = map[string]string{
-		corev1.LabelInstanceTypeStable: found.InstanceType, karpv1.CapacityTypeLabelKey: capacityType, karpv1.NodePoolLabelKey: a.pool.Name,
-	}, map[string]string{v1alpha1.PriceAnnotation: cmp.Or(found.Price, found.SpotPrice), v1alpha1.MachineSizeAnnotation: sizeOf(found, capacityType)}
-	if source != "" {
-		c.Facts[v1alpha1.TemplateSourceAnnotation] = source
-	}
-	switch {
-	case zone != "":
-		c.Offering[corev1.LabelTopologyZone] = zone
-	case len(found.Zones) < 2:
-		c.Facts[v1alpha1.OfferingZoneAnnotation] = strings.Join(append(found.Zones, capacity.DefaultZone)[:1], "")
-	}
-	return a.required(c, node, found)
-}
-
-// required returns which requirement or taint of the NodePool a node lacks.
-func (a *adoption) required(c *member, node *corev1.Node, found *v1alpha1.TemplateStatus) string {
-	spec, labels, own := a.pool.Spec.Template.Spec, map[string]string{}, maps.Clone(node.Labels)
-	for key, of := range explain.ReportedType(found).Requirements {
-		if of.Len() == 1 {
-			labels[key] = of.Any()
-		}
-	}
-	maps.Copy(own, a.pool.Spec.Template.Labels)
-	maps.Copy(own, c.Offering)
-	maps.Copy(labels, own)
-	wanted := karpscheduling.NewNodeSelectorRequirementsWithMinValues(spec.Requirements...)
-	if err := karpscheduling.NewLabelRequirements(labels).Compatible(wanted); err != nil {
-		return fmt.Sprintf("requirements of NodePool %s: %s", a.pool.Name, err)
-	}
-	for _, taint := range spec.Taints {
-		if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value }) {
-			return fmt.Sprintf("its node lacks taint %s of NodePool %s", taint.ToString(), a.pool.Name)
-		}
-	}
-	// Core compares them with the NodePool's requirements. Karpenter adds its own.
-	c.Required = map[string]string{}
-	maps.Copy(c.Required, a.pool.Spec.Template.Labels)
-	for key := range wanted {
-		if value, ok := own[key]; ok && !strings.HasPrefix(key, v1alpha1.Group+"/") {
-			c.Required[key] = value
-		}
-	}
-	return ""
-}
-
-func sizeOf(t *v1alpha1.TemplateStatus, capacityType string) string {
-	cpu, memory := t.CPU.Amount(), t.Memory.Amount()
-	m := capacity.Priced{Machine: capacity.Machine{
-		Offering: capacity.Offering{CapacityType: capacityType}, VCPUs: max(cpu.MilliValue(), 0), Memory: max(memory.Value(), 0),
-	}, Price: annotation.ParsePrice(cmp.Or(t.Price, t.SpotPrice)), OnDemand: annotation.ParsePrice(t.Price)}
-	for name, quantity := range t.GPU {
-		if amount := quantity.Amount(); strings.HasSuffix(name, "/gpu") {
-			m.GPUs += max(amount.Value(), 0)
-		}
-	}
-	return annotation.FormatMachineSize(m)
-}
-
-// expire decides when each NodeClaim expires: after the time of the NodePool and an even share of it, so that they don't expire together.
-func (a *adoption) expire(adoptable []*member) error {
-	expiry, err := parseExpiry(a.ExpireAfter)
 	if err != nil {
-		return err
+		return fmt.Errorf("reading the MachineDeployment, its Cluster and HostedCluster: %w", err)
 	}
-	pools := a.pool.Spec.Template.Spec.ExpireAfter.Duration
-	for i, c := range adoptable {
-		each := expiry
-		if a.ExpireAfter == "" && pools != nil {
-			each.Duration = ptr.To((*pools + time.Duration(float64(*pools)*float64(i)/float64(len(adoptable)))).Truncate(time.Second))
-		}
-		c.ExpireAfter = karpv1.Never
-		if each.Duration != nil {
-			c.ExpireAfter = each.String()
-		}
+	with := slices.DeleteFunc(sets.Items, func(set clusterv1.MachineSet) bool {
+		return !metav1.IsControlledBy(&set, a.deployment) || !isPaused(&set) && ptr.Deref(set.Spec.Replicas, 0) == 0 && a.owned(&set) == 0
+	})
+	if len(with) > 0 {
+		a.set = &with[0]
+	}
+	i := slices.IndexFunc(hosted.Items, func(h v1beta1.HostedCluster) bool {
+		return h.ControlPlaneNamespace() == key.Namespace && h.ClusterName() == key.Name
+	})
+	_, topology := a.deployment.Labels[clusterv1.ClusterTopologyOwnedLabel]
+	switch wanted := ptr.Deref(a.deployment.Spec.Replicas, 1); {
+	case len(with) > 1:
+		return fmt.Errorf("MachineDeployment %s is rolling out: MachineSets %s and %s have Machines", a.deployment.Name, with[0].Name, with[1].Name)
+	case i < 0:
+		return fmt.Errorf("no HostedCluster manages Cluster %s: turn AutoNode on first", key)
+	case topology:
+		return fmt.Errorf("the topology of Cluster %s would restore the replicas of MachineDeployment %s: drain it", key, a.deployment.Name)
+	case annotations.IsPaused(a.cluster, a.deployment) || ptr.Deref(a.deployment.Spec.Paused, false) || a.deployment.DeletionTimestamp != nil:
+		return fmt.Errorf("MachineDeployment %s or its Cluster is paused or being deleted", a.deployment.Name)
+	case a.set != nil && !isPaused(a.set) && (wanted != a.owned(a.set) || wanted != ptr.Deref(a.set.Spec.Replicas, 1)):
+		return fmt.Errorf("MachineDeployment %s is scaling: it wants %d Machines and has %d", a.deployment.Name, wanted, a.owned(a.set))
+	}
+	a.hostedCluster = &hosted.Items[i]
+	return a.allowed()
+}
+
+// allowed returns an error unless Karpenter runs, is paused, or starts after a pause, or while another run may pause it.
+func (a *adoption) allowed() error {
+	hosted, state := a.hostedCluster, v1beta1.AutoNodeState("off")
+	if hosted.Status.AutoNode != nil && hosted.Spec.AutoNode != nil && hosted.DeletionTimestamp == nil {
+		state = hosted.Status.AutoNode.State
+	}
+	switch of, _, paused := strings.Cut(hosted.Annotations[PauseAnnotation], "="); {
+	case paused && of != a.deployment.Name:
+		return fmt.Errorf("the adoption of MachineDeployment %s isn't complete: run that first", of)
+	case state != v1beta1.AutoNodeStateEnabled && state != v1beta1.AutoNodeStatePaused && state != v1beta1.AutoNodeStateProgressing:
+		return fmt.Errorf("AutoNode of HostedCluster %s is %s; wait until it is Enabled", client.ObjectKeyFromObject(hosted), state)
 	}
 	return nil
 }
 
-// unfinished are the Machines of an interrupted run.
-func (a *adoption) unfinished() (all []*member) {
+func (a *adoption) readGuest(ctx context.Context) error {
+	pools := &karpv1.NodePoolList{}
+	if err := a.guest.List(ctx, pools); err != nil {
+		return fmt.Errorf("listing NodePools: %w", err)
+	}
+	found, err := cluster.Named(pools.Items, "NodePool", a.NodePool, func(p *karpv1.NodePool) string { return p.Name })
+	if err != nil {
+		return err
+	}
+	if len(found) != 1 || found[0].DeletionTimestamp != nil || found[0].Spec.Template.Spec.NodeClassRef == nil {
+		return fmt.Errorf("the guest has %d NodePools: choose one with --nodepool that isn't being deleted", len(pools.Items))
+	}
+	a.pool, a.class = &found[0], &v1alpha1.ClusterAPINodeClass{}
+	if err := a.guest.Get(ctx, client.ObjectKey{Name: a.pool.Spec.Template.Spec.NodeClassRef.Name}, a.class); err != nil {
+		return fmt.Errorf("reading the node class of NodePool %s: %w", a.pool.Name, err)
+	}
+	if _, held := a.class.Held(); held != "" {
+		return errors.New(held)
+	}
+	return nil
+}
+
+// members are the Machines of an interrupted run, then those of the MachineSet by name, with the reason if one can't be adopted.
+func (a *adoption) members(ctx context.Context) (members []*member, err error) {
 	for i := range a.machines {
-		m := &a.machines[i]
-		record, ok := recordOf(m)
-		if ok && record.MachineDeployment == a.key.Name && m.DeletionTimestamp == nil {
-			all = append(all, &member{Machine: m, Record: record})
+		m := &member{Machine: &a.machines[i]}
+		if m.DeletionTimestamp == nil && (recordOf(m.Machine).MachineDeployment == a.deployment.Name || a.isOwned(m)) {
+			members = append(members, m)
 		}
 	}
-	return all
+	slices.SortFunc(members, func(x, y *member) int {
+		return cmp.Or(strings.Compare(recordOf(y.Machine).Step, recordOf(x.Machine).Step), strings.Compare(x.Name, y.Name))
+	})
+	count, used := 0, a.pool.Status.Resources
+	for i, m := range members {
+		m.expiry = cmp.Or(a.ExpireAfter, karpv1.Never)
+		if pools := a.pool.Spec.Template.Spec.ExpireAfter.Duration; a.ExpireAfter == "" && pools != nil {
+			m.expiry = (*pools + time.Duration(float64(*pools)*float64(i)/float64(len(members)))).Truncate(time.Second).String()
+		}
+		node := &corev1.Node{}
+		if err := a.guest.Get(ctx, client.ObjectKey{Name: cmp.Or(m.Status.NodeRef.Name, m.Name)}, node); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading the node of Machine %s: %w", m.Name, err)
+		}
+		sum := resources.Merge(used, node.Status.Capacity, corev1.ResourceList{resources.Node: *resources.Quantity("1")})
+		switch exceeded := a.pool.Spec.Limits.ExceededBy(sum); {
+		case m.bound() && recordOf(m.Machine).Step != "": // only its parts may be missing
+		case a.Machines > 0 && count == a.Machines:
+			m.refusal = fmt.Sprintf("--machines is %d", a.Machines)
+		case exceeded != nil:
+			m.refusal = fmt.Sprintf("limits of NodePool %s: %s", a.pool.Name, exceeded)
+		default:
+			m.refusal = a.unfit(ctx, m, node)
+		}
+		if m.refusal == "" {
+			count, used = count+1, sum
+		}
+	}
+	return members, nil
+}
+
+// unfit returns why the NodePool can't have a Machine or its node.
+func (a *adoption) unfit(ctx context.Context, m *member, node *corev1.Node) string {
+	if m.Status.Phase != string(clusterv1.MachinePhaseRunning) || node.Spec.ProviderID == "" || node.Spec.ProviderID != m.Spec.ProviderID {
+		return "it isn't running, or its node isn't known"
+	}
+	if node.Labels[karpv1.NodePoolLabelKey] != "" || m.bound() {
+		return "it is Karpenter's"
+	}
+	for _, mark := range marks {
+		_, label := m.Labels[mark.key]
+		_, annotated := m.Annotations[mark.key]
+		if label || annotated || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == mark.key }) {
+			return mark.reason
+		}
+	}
+	if wanted, own := a.class.Spec.Bootstrap, m.Spec.Bootstrap; wanted != nil {
+		kind, secret := "", ptr.Deref(own.DataSecretName, "")
+		if wanted.ConfigTemplateRef != nil {
+			kind, secret = strings.TrimSuffix(wanted.ConfigTemplateRef.Kind, clusterv1.TemplateSuffix), ""
+		}
+		if own.ConfigRef.Kind != kind || secret != wanted.DataSecretName {
+			return fmt.Sprintf("it boots in another way than nodes of node class %s", a.class.Name)
+		}
+	}
+	if refusal := a.offer(m, node); refusal != "" {
+		return refusal
+	}
+	// The API server checks the NodeClaim.
+	if err := a.guest.Create(ctx, a.claimOf(m), client.DryRunAll); client.IgnoreAlreadyExists(err) != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// offer finds the offering of a Machine in the node class's status, by its node's instance type or its own template, and returns which
+// requirement of the NodePool it doesn't meet.
+func (a *adoption) offer(m *member, node *corev1.Node) string {
+	own, template := node.Labels[corev1.LabelInstanceTypeStable], a.deployment.Spec.Template.Spec.InfrastructureRef
+	i := slices.IndexFunc(a.class.Status.Templates, func(t v1alpha1.TemplateStatus) bool {
+		return own == t.InstanceType || own == "" && (t.Source == "MachineDeployment/"+a.deployment.Name || t.Source == template.Kind+"/"+template.Name)
+	})
+	if i < 0 {
+		return fmt.Sprintf("node class %s offers no instance type %s", a.class.Name, cmp.Or(own, "of template "+template.Name))
+	}
+	found, capacityType := &a.class.Status.Templates[i], karpv1.CapacityTypeOnDemand
+	m.instanceType, m.zone = found.InstanceType, cmp.Or(node.Labels[corev1.LabelTopologyZone], m.Spec.FailureDomain)
+	if m.zone != "" && len(found.Zones) > 0 && !slices.Contains(found.Zones, m.zone) {
+		return fmt.Sprintf("node class %s offers instance type %s in other zones than %s", a.class.Name, m.instanceType, m.zone)
+	}
+	if found.Price == "" && found.SpotPrice != "" {
+		capacityType = karpv1.CapacityTypeSpot
+	}
+	m.offering = map[string]string{
+		corev1.LabelInstanceTypeStable: m.instanceType, karpv1.CapacityTypeLabelKey: capacityType, karpv1.NodePoolLabelKey: a.pool.Name,
+	}
+	if m.zone != "" {
+		m.offering[corev1.LabelTopologyZone] = m.zone
+	}
+	labels, known := map[string]string{}, map[string]string{}
+	for key, of := range explain.ReportedType(found).Requirements {
+		if of.Len() == 1 {
+			known[key] = of.Any()
+		}
+	}
+	for _, more := range []map[string]string{node.Labels, a.pool.Spec.Template.Labels, m.offering} {
+		maps.Copy(labels, more)
+	}
+	maps.Copy(known, labels)
+	wanted := karpscheduling.NewNodeSelectorRequirementsWithMinValues(a.pool.Spec.Template.Spec.Requirements...)
+	if err := karpscheduling.NewLabelRequirements(known).Compatible(wanted); err != nil {
+		return fmt.Sprintf("requirements of NodePool %s: %s", a.pool.Name, err)
+	}
+	// Core compares the NodeClaim's labels with the requirements. Karpenter adds its own.
+	m.required = map[string]string{}
+	maps.Copy(m.required, a.pool.Spec.Template.Labels)
+	for key := range wanted {
+		if value, ok := labels[key]; ok && !strings.HasPrefix(key, v1alpha1.Group+"/") {
+			m.required[key] = value
+		}
+	}
+	return ""
+}
+
+// claimOf returns the NodeClaim of a Machine.
+func (a *adoption) claimOf(m *member) *karpv1.NodeClaim {
+	claim := a.pool.Spec.Template.ToNodeClaim()
+	claim.Name, claim.Labels = m.Name, map[string]string{
+		karpv1.NodePoolLabelKey: a.pool.Name, karpv1.NodeDoNotSyncTaintsLabelKey: "true",
+		karpv1.NodeClassLabelKey(claim.Spec.NodeClassRef.GroupKind()): a.class.Name,
+	}
+	maps.Copy(claim.Labels, m.required)
+	claim.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true", v1alpha1.AdoptedAnnotation: a.deployment.Name}
+	claim.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "karpenter.sh/v1", Kind: "NodePool", Name: a.pool.Name, UID: a.pool.UID, BlockOwnerDeletion: ptr.To(true),
+	}}
+	claim.Spec.ExpireAfter = karpv1.NillableDuration{Raw: fmt.Appendf(nil, "%q", m.expiry)}
+	claim.Spec.StartupTaints, claim.Spec.Requirements = nil, nil
+	for _, key := range slices.Sorted(maps.Keys(m.offering)) {
+		if key != karpv1.NodePoolLabelKey {
+			claim.Spec.Requirements = append(claim.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
+				Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{m.offering[key]},
+			})
+		}
+	}
+	return claim
 }

@@ -61,7 +61,7 @@ func (c *CloudProvider) launched(ctx context.Context, nodeClaim *karpv1.NodeClai
 	}
 	if tmpl, ok := snapshot.Template(origin.Source); ok {
 		choice.Template = tmpl
-	} else if origin.Source != choice.Template.Source.Annotation() {
+	} else if origin.Source != "" && origin.Source != choice.Template.Source.Annotation() {
 		choice.Template = &template.Template{} // its labels aren't known any more
 	}
 	l := launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}

@@ -39,6 +39,9 @@ const (
 // for its pods. Only if the management cluster doesn't answer, so that no launch succeeds, it is a CreateError, which
 // Karpenter retries.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (created *karpv1.NodeClaim, err error) {
+	if _, adopted := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]; adopted {
+		return c.adopt(ctx, nodeClaim)
+	}
 	// The poll's own error repeats that of the last attempt.
 	_ = wait.PollUntilContextTimeout(ctx, settleInterval, settleTimeout, true, func(context.Context) (bool, error) {
 		created, err = c.create(ctx, nodeClaim)
@@ -63,9 +66,6 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	}
 	var chosen *launch
 	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
-	if _, adopted := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]; adopted && errors.Is(err, machine.ErrNotFound) {
-		return nil, karpcloudprovider.NewInsufficientCapacityError(errors.New("`autonode adopt` was interrupted before it bound a Machine"))
-	}
 	if errors.Is(err, machine.ErrNotFound) {
 		m, chosen, err = c.launch(ctx, nodeClaim, nodeClass)
 	}
@@ -73,6 +73,25 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return nil, err
 	}
 	return c.answer(ctx, nodeClaim, m, chosen)
+}
+
+// adopt answers with the Machine that `autonode adopt` has bound to a NodeClaim. It launches none, and no state of the node class ends the
+// NodeClaim: its node runs.
+func (c *CloudProvider) adopt(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+	m, err := c.Machines.Adopted(ctx, nodeClaim)
+	if errors.Is(err, machine.ErrNotFound) || errors.Is(err, machine.ErrTaken) {
+		return nil, karpcloudprovider.NewInsufficientCapacityError(errors.New("`autonode adopt` was interrupted before it bound a Machine"))
+	}
+	if err != nil {
+		return nil, karpcloudprovider.NewCreateError(err, ManagementUnreachableReason, "management cluster doesn't answer; Karpenter retries")
+	}
+	launched := c.launched(ctx, nodeClaim, inventory.OriginOf(m))
+	if launched != nil && m.Annotations[v1alpha1.PriceAnnotation] == "" {
+		if err := c.Machines.Annotate(ctx, m, launched.facts()); err != nil {
+			log.FromContext(ctx).Error(err, "annotating an adopted Machine", "Machine", klog.KObj(m))
+		}
+	}
+	return c.answer(ctx, nodeClaim, m, launched)
 }
 
 // launch chooses an offering for a NodeClaim, reserves what that needs, and creates the Machine. An earlier attempt may have created it

@@ -53,13 +53,9 @@ func (c *CloudProvider) plan(
 			v1alpha1.NodeClassHashVersionAnnotation: v1alpha1.NodeClassHashVersion,
 			v1alpha1.TemplateHashAnnotation:         tmpl.ContentHash,
 			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
-			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
-			v1alpha1.PriceAnnotation:                chosen.price(),
-			v1alpha1.MachineSizeAnnotation: annotation.FormatMachineSize(capacity.Priced{
-				Machine: capacityprovider.MachineOf(chosen.choice.Key, tmpl), Price: chosen.choice.ListPrice, OnDemand: chosen.onDemand,
-			}),
 		},
 	}
+	maps.Copy(plan.Annotations, chosen.facts())
 	plan.Images = c.Images.ForRelease(release.Image, plan.Version, tmpl.Arch)
 	imagesHash, _ := machine.ImagesHash(plan.BootstrapPatches, tmpl, plan.Images)
 	imageVersion, zone := tmpl.ImageVersion, ""
@@ -83,4 +79,15 @@ func (c *CloudProvider) plan(
 		}
 	}
 	return plan, nil
+}
+
+// facts are the annotations by which a Machine is counted.
+func (l *launch) facts() map[string]string {
+	return map[string]string{
+		v1alpha1.TemplateSourceAnnotation: l.choice.Template.Source.Annotation(),
+		v1alpha1.PriceAnnotation:          l.price(),
+		v1alpha1.MachineSizeAnnotation: annotation.FormatMachineSize(capacity.Priced{
+			Machine: capacityprovider.MachineOf(l.choice.Key, l.choice.Template), Price: l.choice.ListPrice, OnDemand: l.onDemand,
+		}),
+	}
 }

@@ -61,6 +61,15 @@ func (p *Provider) ForNodeClaim(ctx context.Context, uid types.UID) (*clusterv1.
 	return p.find(ctx, nodeClaimUIDIndex, string(uid))
 }
 
+// Adopted finds the Machine that is bound to a NodeClaim of its name. It asks the API server where the cache has none.
+func (p *Provider) Adopted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*clusterv1.Machine, error) {
+	m, err := p.ForNodeClaim(ctx, nodeClaim.UID)
+	if errors.Is(err, ErrNotFound) {
+		return p.getLive(ctx, nodeClaim.Name, nodeClaim.UID)
+	}
+	return m, err
+}
+
 // ForProviderID finds the Machine with a real or synthetic provider ID in the cache, or returns ErrNotFound. The Machine is
 // shared with the cache.
 func (p *Provider) ForProviderID(ctx context.Context, providerID string) (*clusterv1.Machine, error) {
