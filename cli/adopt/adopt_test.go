@@ -373,3 +373,171 @@ func TestInterrupted(t *testing.T) {
 		})
 	}
 }
+
+// update changes an object and its status.
+func update[T client.Object](g Gomega, ctx context.Context, object T, key client.ObjectKey, do func(T)) {
+	g.Expect(server.Admin.Get(ctx, key, object)).To(Succeed())
+	do(object)
+	g.Expect(server.Admin.Update(ctx, object.DeepCopyObject().(T))).To(Succeed())
+	g.Eventually(func() error {
+		if err := server.Admin.Get(ctx, key, object); err != nil {
+			return err
+		}
+		do(object)
+		return server.Admin.Status().Update(ctx, object)
+	}).Should(Succeed())
+}
+
+func TestRefusedMachines(t *testing.T) {
+	w := newWorld(t, "refused", 1)
+	name, ctx := w.machines[0], t.Context()
+	machine := func(do func(*clusterv1.Machine)) func(Gomega) {
+		return func(g Gomega) {
+			update(g, ctx, &clusterv1.Machine{}, client.ObjectKey{Namespace: w.namespace, Name: name}, do)
+		}
+	}
+	node := func(do func(*corev1.Node)) func(Gomega) {
+		return func(g Gomega) { update(g, ctx, &corev1.Node{}, client.ObjectKey{Name: name}, do) }
+	}
+	pool := func(do func(*karpv1.NodePool)) func(Gomega) {
+		return func(g Gomega) { update(g, ctx, &karpv1.NodePool{}, client.ObjectKey{Name: w.namespace}, do) }
+	}
+	class := func(do func(*v1alpha1.ClusterAPINodeClass)) func(Gomega) {
+		return func(g Gomega) {
+			update(g, ctx, &v1alpha1.ClusterAPINodeClass{}, client.ObjectKey{Name: w.namespace}, do)
+		}
+	}
+	label := func(key string, set bool) func(Gomega) {
+		return machine(func(m *clusterv1.Machine) {
+			if delete(m.Labels, key); set {
+				m.Labels[key] = "x"
+			}
+		})
+	}
+	annotate := func(key string, set bool) func(Gomega) {
+		return machine(func(m *clusterv1.Machine) {
+			if delete(m.Annotations, key); set {
+				metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, "x")
+			}
+		})
+	}
+	taint := func(keys ...string) func(Gomega) {
+		return node(func(n *corev1.Node) {
+			n.Spec.Taints = nil
+			for _, key := range keys {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectPreferNoSchedule})
+			}
+		})
+	}
+	nodeLabel := func(key, value string) func(Gomega) {
+		return node(func(n *corev1.Node) {
+			if n.Labels[key] = value; value == "" {
+				delete(n.Labels, key)
+			}
+		})
+	}
+	for _, test := range []struct {
+		name     string
+		set, end func(Gomega)
+		want     string
+		options  adopt.Options
+	}{
+		{name: "it is of a control plane", set: label(clusterv1.MachineControlPlaneLabel, true), end: label(clusterv1.MachineControlPlaneLabel, false), want: "it is of a control plane"},
+		{name: "it is of a MachinePool", set: label(clusterv1.MachinePoolNameLabel, true), end: label(clusterv1.MachinePoolNameLabel, false), want: "it is of a MachinePool"},
+		{name: "it is of a topology", set: label(clusterv1.ClusterTopologyOwnedLabel, true), end: label(clusterv1.ClusterTopologyOwnedLabel, false), want: "it is of a ClusterClass's topology"},
+		{name: "it is chosen for deletion", set: annotate(clusterv1.DeleteMachineAnnotation, true), end: annotate(clusterv1.DeleteMachineAnnotation, false), want: "has chosen it for deletion"},
+		{name: "the Cluster Autoscaler removes its node", set: taint("ToBeDeletedByClusterAutoscaler"), end: taint(), want: "the Cluster Autoscaler removes its node"},
+		{name: "the Cluster Autoscaler marked its node", set: taint("DeletionCandidateOfClusterAutoscaler"), end: taint(), want: "the Cluster Autoscaler has marked its node"},
+		{name: "its node has a NodePool", set: nodeLabel(karpv1.NodePoolLabelKey, "other"), end: nodeLabel(karpv1.NodePoolLabelKey, ""), want: "it is Karpenter's"},
+		{name: "no offering has its type", set: nodeLabel(corev1.LabelInstanceTypeStable, "m8-huge"), end: nodeLabel(corev1.LabelInstanceTypeStable, "c4-large"), want: "offers no instance type m8-huge"},
+		{name: "no offering has its zone", set: nodeLabel(corev1.LabelTopologyZone, "b"), end: nodeLabel(corev1.LabelTopologyZone, "a"), want: "in other zones than b"},
+		{name: "it lacks a required label", set: nodeLabel("example.com/storage", "hdd"), end: nodeLabel("example.com/storage", "ssd"), want: "requirements of NodePool refused"},
+		{
+			name: "the limits of the NodePool are used up", want: "limits of NodePool refused",
+			set: pool(func(p *karpv1.NodePool) { p.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("3")} }),
+			end: pool(func(p *karpv1.NodePool) { p.Spec.Limits = nil }),
+		},
+		{
+			name: "it boots in another way", want: "it boots in another way than nodes of node class refused",
+			set: class(func(c *v1alpha1.ClusterAPINodeClass) {
+				c.Spec.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: "a"}}
+			}),
+			end: class(func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.Bootstrap = nil }),
+		},
+		{name: "the time is none", options: adopt.Options{ExpireAfter: "tonight"}, want: "spec.expireAfter"},
+	} {
+		t.Run("When "+test.name+", the dry run should say so and another run write nothing", func(t *testing.T) {
+			g := NewWithT(t)
+			if test.set != nil {
+				test.set(g)
+				defer test.end(g)
+			}
+			out, err := w.adopt(ctx, test.options, 0)
+			g.Expect(err).To(MatchError("no Machine of MachineDeployment refused/workers can be adopted"))
+			g.Expect(out).To(MatchRegexp("no: .*" + test.want))
+			test.options.DryRun = true
+			out, err = w.adopt(ctx, test.options, 0)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(out).To(MatchRegexp("no: .*" + test.want))
+		})
+	}
+	w.expectAdopted(NewWithT(t), ctx, 0)
+}
+
+func TestRefused(t *testing.T) {
+	w := newWorld(t, "halted", 1)
+	ctx := t.Context()
+	hosted := func(do func(*v1beta1.HostedCluster)) func(Gomega) {
+		return func(g Gomega) {
+			update(g, ctx, &v1beta1.HostedCluster{}, client.ObjectKey{Namespace: w.namespace, Name: "blue"}, do)
+		}
+	}
+	state := func(state v1beta1.AutoNodeState) func(Gomega) {
+		return hosted(func(h *v1beta1.HostedCluster) { h.Status.AutoNode = &v1beta1.AutoNodeStatus{State: state} })
+	}
+	deployment := func(do func(*clusterv1.MachineDeployment)) func(Gomega) {
+		return func(g Gomega) { update(g, ctx, &clusterv1.MachineDeployment{}, w.key, do) }
+	}
+	for _, test := range []struct {
+		name     string
+		set, end func(Gomega)
+		want     string
+	}{
+		{name: "the cluster sleeps", set: state(v1beta1.AutoNodeStateAsleep), end: state(v1beta1.AutoNodeStateEnabled), want: "is Asleep; wait until it is Enabled"},
+		{name: "the cluster drains", set: state(v1beta1.AutoNodeStateDraining), end: state(v1beta1.AutoNodeStateEnabled), want: "is Draining"},
+		{name: "the cluster upgrades", set: state(v1beta1.AutoNodeStateUpgrading), end: state(v1beta1.AutoNodeStateEnabled), want: "is Upgrading"},
+		{
+			name: "another adoption is incomplete", want: "the adoption of MachineDeployment batch isn't complete",
+			set: hosted(func(h *v1beta1.HostedCluster) { metav1.SetMetaDataAnnotation(&h.ObjectMeta, adopt.PauseAnnotation, "batch=") }),
+			end: hosted(func(h *v1beta1.HostedCluster) { delete(h.Annotations, adopt.PauseAnnotation) }),
+		},
+		{
+			name: "a topology owns the MachineDeployment", want: "the topology of Cluster halted/blue would restore the replicas",
+			set: deployment(func(d *clusterv1.MachineDeployment) { d.Labels[clusterv1.ClusterTopologyOwnedLabel] = "" }),
+			end: deployment(func(d *clusterv1.MachineDeployment) { delete(d.Labels, clusterv1.ClusterTopologyOwnedLabel) }),
+		},
+		{
+			name: "the MachineDeployment is paused", want: "is paused or being deleted",
+			set: deployment(func(d *clusterv1.MachineDeployment) { d.Spec.Paused = ptr.To(true) }),
+			end: deployment(func(d *clusterv1.MachineDeployment) { d.Spec.Paused = nil }),
+		},
+	} {
+		t.Run("When "+test.name+", it should say so and write nothing", func(t *testing.T) {
+			g := NewWithT(t)
+			test.set(g)
+			defer test.end(g)
+			_, err := w.adopt(ctx, adopt.Options{}, 0)
+			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
+		})
+	}
+	t.Run("When other programs own the replicas, it should name them first", func(t *testing.T) {
+		g := NewWithT(t)
+		d := &clusterv1.MachineDeployment{}
+		g.Expect(server.Admin.Get(ctx, w.key, d)).To(Succeed())
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, clusterv1.AutoscalerMaxSizeAnnotation, "3")
+		g.Expect(server.Admin.Update(ctx, d, client.FieldOwner("argocd"))).To(Succeed())
+		out, err := w.adopt(ctx, adopt.Options{DryRun: true}, 0)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(And(ContainSubstring("has set spec.replicas of MachineDeployment workers"), ContainSubstring("is a node group of the Cluster Autoscaler: stop that first")))
+	})
+}

@@ -233,6 +233,16 @@ func TestReason(t *testing.T) {
 	}
 }
 
+func TestAdopted(t *testing.T) {
+	w := settled()
+	w.templates[0].ContentHash = "other"
+	w.expect(t, drift.TemplateDrifted)
+	t.Run("When a node was adopted, it should not drift until that annotation is removed", func(t *testing.T) {
+		w.nodeClaim.Annotations[v1alpha1.AdoptedAnnotation] = "workers"
+		w.expect(t, "")
+	})
+}
+
 func TestOfferingGone(t *testing.T) {
 	gone := func(w *world) { w.templates = []template.Template{} }
 	for name, tc := range map[string]struct {
