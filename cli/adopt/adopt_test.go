@@ -508,7 +508,9 @@ func TestRefused(t *testing.T) {
 		{name: "the cluster upgrades", set: state(v1beta1.AutoNodeStateUpgrading), end: state(v1beta1.AutoNodeStateEnabled), want: "is Upgrading"},
 		{
 			name: "another adoption is incomplete", want: "the adoption of MachineDeployment batch isn't complete",
-			set: hosted(func(h *v1beta1.HostedCluster) { metav1.SetMetaDataAnnotation(&h.ObjectMeta, adopt.PauseAnnotation, "batch=") }),
+			set: hosted(func(h *v1beta1.HostedCluster) {
+				metav1.SetMetaDataAnnotation(&h.ObjectMeta, adopt.PauseAnnotation, "batch=")
+			}),
 			end: hosted(func(h *v1beta1.HostedCluster) { delete(h.Annotations, adopt.PauseAnnotation) }),
 		},
 		{
@@ -538,6 +540,6 @@ func TestRefused(t *testing.T) {
 		g.Expect(server.Admin.Update(ctx, d, client.FieldOwner("argocd"))).To(Succeed())
 		out, err := w.adopt(ctx, adopt.Options{DryRun: true}, 0)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out).To(And(ContainSubstring("has set spec.replicas of MachineDeployment workers"), ContainSubstring("is a node group of the Cluster Autoscaler: stop that first")))
+		g.Expect(out).To(And(ContainSubstring("owns spec.replicas of MachineDeployment halted/workers"), ContainSubstring("is a node group of the Cluster Autoscaler: stop that first")))
 	})
 }

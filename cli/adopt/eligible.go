@@ -5,7 +5,6 @@ package adopt
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -43,84 +42,76 @@ var marks = []struct{ key, reason string }{
 type adoption struct {
 	*Options
 	management, guest client.Client
-
-	deployment    *clusterv1.MachineDeployment
-	set           *clusterv1.MachineSet // the only one with Machines; nil for none
-	machines      []clusterv1.Machine   // of the Cluster
-	cluster       *clusterv1.Cluster
-	hostedCluster *v1beta1.HostedCluster
-	pool          *karpv1.NodePool
-	class         *v1alpha1.ClusterAPINodeClass
-	deadline      time.Time // of what Karpenter is paused for
+	deployment        *clusterv1.MachineDeployment
+	set               *clusterv1.MachineSet // the only one with Machines; nil for none
+	machines          []clusterv1.Machine   // of the Cluster
+	cluster           *clusterv1.Cluster
+	hostedCluster     *v1beta1.HostedCluster
+	pool              *karpv1.NodePool
+	class             *v1alpha1.ClusterAPINodeClass
+	deadline          time.Time // of the binding: before Karpenter resumes
 }
 
 // member is a Machine of the MachineDeployment.
 type member struct {
 	*clusterv1.Machine
-	// refusal is why it can't be adopted.
-	refusal                    string
-	instanceType, zone, expiry string
-	offering                   map[string]string // as labels
-	required                   map[string]string // labels of the NodeClaim
+	refusal, expiry    string
+	offering, required map[string]string // labels of the Machine and of its NodeClaim
 }
 
-func (m *member) bound() bool               { return m.Labels[v1alpha1.NodeClaimUIDLabel] != "" }
-func (a *adoption) isOwned(m *member) bool  { return a.set != nil && metav1.IsControlledBy(m.Machine, a.set) }
+func (m *member) bound() bool { return m.Labels[v1alpha1.NodeClaimUIDLabel] != "" }
+func (a *adoption) isOwned(m *member) bool {
+	return a.set != nil && metav1.IsControlledBy(m.Machine, a.set)
+}
 func isPaused(set *clusterv1.MachineSet) bool {
 	return set != nil && set.Annotations[clusterv1.PausedAnnotation] == pausedBy
 }
 
-// owned counts the Machines that a MachineSet controls.
-func (a *adoption) owned(set *clusterv1.MachineSet) (count int32) {
-	for i := range a.machines {
-		if metav1.IsControlledBy(&a.machines[i], set) {
-			count++
-		}
-	}
-	return count
-}
-
-func (a *adoption) listMachines(ctx context.Context) error {
+// listMachines returns how many Machines the MachineSet has.
+func (a *adoption) listMachines(ctx context.Context) (owned int32, err error) {
 	list := &clusterv1.MachineList{}
-	err := a.management.List(ctx, list, client.InNamespace(a.deployment.Namespace),
+	err = a.management.List(ctx, list, client.InNamespace(a.deployment.Namespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: a.deployment.Spec.ClusterName})
 	a.machines = list.Items
-	return err
+	for i := range a.machines {
+		if a.isOwned(&member{Machine: &a.machines[i]}) {
+			owned++
+		}
+	}
+	return owned, err
 }
 
 func (a *adoption) readManagement(ctx context.Context, key client.ObjectKey) error {
 	a.deployment, a.cluster = &clusterv1.MachineDeployment{}, &clusterv1.Cluster{}
-	err := a.management.Get(ctx, key, a.deployment)
 	sets, hosted := &clusterv1.MachineSetList{}, &v1beta1.HostedClusterList{}
-	key.Name = a.deployment.Spec.ClusterName
-	if err == nil {
-		err = errors.Join(a.management.Get(ctx, key, a.cluster), a.listMachines(ctx),
-			a.management.List(ctx, sets, client.InNamespace(key.Namespace)), a.management.List(ctx, hosted))
+	if err := cmp.Or(a.management.Get(ctx, key, a.deployment), a.management.List(ctx, sets, client.InNamespace(key.Namespace)),
+		a.management.List(ctx, hosted)); err != nil {
+		return fmt.Errorf("reading MachineDeployment %s: %w", key, err)
 	}
-	if err != nil {
-		return fmt.Errorf("reading the MachineDeployment, its Cluster and HostedCluster: %w", err)
-	}
-	with := slices.DeleteFunc(sets.Items, func(set clusterv1.MachineSet) bool {
-		return !metav1.IsControlledBy(&set, a.deployment) || !isPaused(&set) && ptr.Deref(set.Spec.Replicas, 0) == 0 && a.owned(&set) == 0
+	sets.Items = slices.DeleteFunc(sets.Items, func(set clusterv1.MachineSet) bool {
+		return !metav1.IsControlledBy(&set, a.deployment) || !isPaused(&set) && ptr.Deref(set.Spec.Replicas, 0) == 0
 	})
-	if len(with) > 0 {
-		a.set = &with[0]
+	if len(sets.Items) > 0 {
+		a.set = &sets.Items[0]
+	}
+	owned, err := a.listMachines(ctx)
+	of := client.ObjectKey{Namespace: key.Namespace, Name: a.deployment.Spec.ClusterName}
+	if err := cmp.Or(err, a.management.Get(ctx, of, a.cluster)); err != nil {
+		return fmt.Errorf("reading Cluster %s and its Machines: %w", of, err)
 	}
 	i := slices.IndexFunc(hosted.Items, func(h v1beta1.HostedCluster) bool {
-		return h.ControlPlaneNamespace() == key.Namespace && h.ClusterName() == key.Name
+		return h.ControlPlaneNamespace() == of.Namespace && h.ClusterName() == of.Name
 	})
 	_, topology := a.deployment.Labels[clusterv1.ClusterTopologyOwnedLabel]
 	switch wanted := ptr.Deref(a.deployment.Spec.Replicas, 1); {
-	case len(with) > 1:
-		return fmt.Errorf("MachineDeployment %s is rolling out: MachineSets %s and %s have Machines", a.deployment.Name, with[0].Name, with[1].Name)
 	case i < 0:
-		return fmt.Errorf("no HostedCluster manages Cluster %s: turn AutoNode on first", key)
+		return fmt.Errorf("no HostedCluster manages Cluster %s: turn AutoNode on first", of)
 	case topology:
-		return fmt.Errorf("the topology of Cluster %s would restore the replicas of MachineDeployment %s: drain it", key, a.deployment.Name)
+		return fmt.Errorf("the topology of Cluster %s would restore the replicas of MachineDeployment %s: drain it", of, key)
 	case annotations.IsPaused(a.cluster, a.deployment) || ptr.Deref(a.deployment.Spec.Paused, false) || a.deployment.DeletionTimestamp != nil:
-		return fmt.Errorf("MachineDeployment %s or its Cluster is paused or being deleted", a.deployment.Name)
-	case a.set != nil && !isPaused(a.set) && (wanted != a.owned(a.set) || wanted != ptr.Deref(a.set.Spec.Replicas, 1)):
-		return fmt.Errorf("MachineDeployment %s is scaling: it wants %d Machines and has %d", a.deployment.Name, wanted, a.owned(a.set))
+		return fmt.Errorf("MachineDeployment %s or its Cluster is paused or being deleted", key)
+	case len(sets.Items) > 1 || !isPaused(a.set) && (wanted != owned || a.set != nil && wanted != *a.set.Spec.Replicas):
+		return fmt.Errorf("MachineDeployment %s is rolling out or scaling: it wants %d Machines and has %d", key, wanted, owned)
 	}
 	a.hostedCluster = &hosted.Items[i]
 	return a.allowed()
@@ -128,15 +119,12 @@ func (a *adoption) readManagement(ctx context.Context, key client.ObjectKey) err
 
 // allowed returns an error unless Karpenter runs, is paused, or starts after a pause, or while another run may pause it.
 func (a *adoption) allowed() error {
-	hosted, state := a.hostedCluster, v1beta1.AutoNodeState("off")
-	if hosted.Status.AutoNode != nil && hosted.Spec.AutoNode != nil && hosted.DeletionTimestamp == nil {
-		state = hosted.Status.AutoNode.State
-	}
-	switch of, _, paused := strings.Cut(hosted.Annotations[PauseAnnotation], "="); {
+	state := ptr.Deref(a.hostedCluster.Status.AutoNode, v1beta1.AutoNodeStatus{State: "off"}).State
+	switch of, _, paused := strings.Cut(a.hostedCluster.Annotations[PauseAnnotation], "="); {
 	case paused && of != a.deployment.Name:
 		return fmt.Errorf("the adoption of MachineDeployment %s isn't complete: run that first", of)
 	case state != v1beta1.AutoNodeStateEnabled && state != v1beta1.AutoNodeStatePaused && state != v1beta1.AutoNodeStateProgressing:
-		return fmt.Errorf("AutoNode of HostedCluster %s is %s; wait until it is Enabled", client.ObjectKeyFromObject(hosted), state)
+		return fmt.Errorf("AutoNode of HostedCluster %s is %s; wait until it is Enabled", a.hostedCluster.Name, state)
 	}
 	return nil
 }
@@ -147,20 +135,14 @@ func (a *adoption) readGuest(ctx context.Context) error {
 		return fmt.Errorf("listing NodePools: %w", err)
 	}
 	found, err := cluster.Named(pools.Items, "NodePool", a.NodePool, func(p *karpv1.NodePool) string { return p.Name })
+	if err == nil && (len(found) != 1 || found[0].DeletionTimestamp != nil || found[0].Spec.Template.Spec.NodeClassRef == nil) {
+		err = fmt.Errorf("the guest has %d NodePools: choose one with --nodepool that isn't being deleted", len(pools.Items))
+	}
 	if err != nil {
 		return err
 	}
-	if len(found) != 1 || found[0].DeletionTimestamp != nil || found[0].Spec.Template.Spec.NodeClassRef == nil {
-		return fmt.Errorf("the guest has %d NodePools: choose one with --nodepool that isn't being deleted", len(pools.Items))
-	}
 	a.pool, a.class = &found[0], &v1alpha1.ClusterAPINodeClass{}
-	if err := a.guest.Get(ctx, client.ObjectKey{Name: a.pool.Spec.Template.Spec.NodeClassRef.Name}, a.class); err != nil {
-		return fmt.Errorf("reading the node class of NodePool %s: %w", a.pool.Name, err)
-	}
-	if _, held := a.class.Held(); held != "" {
-		return errors.New(held)
-	}
-	return nil
+	return a.guest.Get(ctx, client.ObjectKey{Name: a.pool.Spec.Template.Spec.NodeClassRef.Name}, a.class)
 }
 
 // members are the Machines of an interrupted run, then those of the MachineSet by name, with the reason if one can't be adopted.
@@ -174,10 +156,10 @@ func (a *adoption) members(ctx context.Context) (members []*member, err error) {
 	slices.SortFunc(members, func(x, y *member) int {
 		return cmp.Or(strings.Compare(recordOf(y.Machine).Step, recordOf(x.Machine).Step), strings.Compare(x.Name, y.Name))
 	})
-	count, used := 0, a.pool.Status.Resources
+	count, used, pools := 0, a.pool.Status.Resources, a.pool.Spec.Template.Spec.ExpireAfter.Duration
 	for i, m := range members {
 		m.expiry = cmp.Or(a.ExpireAfter, karpv1.Never)
-		if pools := a.pool.Spec.Template.Spec.ExpireAfter.Duration; a.ExpireAfter == "" && pools != nil {
+		if a.ExpireAfter == "" && pools != nil {
 			m.expiry = (*pools + time.Duration(float64(*pools)*float64(i)/float64(len(members)))).Truncate(time.Second).String()
 		}
 		node := &corev1.Node{}
@@ -239,25 +221,26 @@ func (a *adoption) unfit(ctx context.Context, m *member, node *corev1.Node) stri
 // requirement of the NodePool it doesn't meet.
 func (a *adoption) offer(m *member, node *corev1.Node) string {
 	own, template := node.Labels[corev1.LabelInstanceTypeStable], a.deployment.Spec.Template.Spec.InfrastructureRef
+	sources := []string{"MachineDeployment/" + a.deployment.Name, template.Kind + "/" + template.Name}
 	i := slices.IndexFunc(a.class.Status.Templates, func(t v1alpha1.TemplateStatus) bool {
-		return own == t.InstanceType || own == "" && (t.Source == "MachineDeployment/"+a.deployment.Name || t.Source == template.Kind+"/"+template.Name)
+		return own == t.InstanceType || own == "" && slices.Contains(sources, t.Source)
 	})
 	if i < 0 {
 		return fmt.Sprintf("node class %s offers no instance type %s", a.class.Name, cmp.Or(own, "of template "+template.Name))
 	}
 	found, capacityType := &a.class.Status.Templates[i], karpv1.CapacityTypeOnDemand
-	m.instanceType, m.zone = found.InstanceType, cmp.Or(node.Labels[corev1.LabelTopologyZone], m.Spec.FailureDomain)
-	if m.zone != "" && len(found.Zones) > 0 && !slices.Contains(found.Zones, m.zone) {
-		return fmt.Sprintf("node class %s offers instance type %s in other zones than %s", a.class.Name, m.instanceType, m.zone)
+	zone := cmp.Or(node.Labels[corev1.LabelTopologyZone], m.Spec.FailureDomain)
+	if zone != "" && len(found.Zones) > 0 && !slices.Contains(found.Zones, zone) {
+		return fmt.Sprintf("node class %s offers instance type %s in other zones than %s", a.class.Name, found.InstanceType, zone)
 	}
 	if found.Price == "" && found.SpotPrice != "" {
 		capacityType = karpv1.CapacityTypeSpot
 	}
 	m.offering = map[string]string{
-		corev1.LabelInstanceTypeStable: m.instanceType, karpv1.CapacityTypeLabelKey: capacityType, karpv1.NodePoolLabelKey: a.pool.Name,
+		corev1.LabelInstanceTypeStable: found.InstanceType, karpv1.CapacityTypeLabelKey: capacityType, karpv1.NodePoolLabelKey: a.pool.Name,
 	}
-	if m.zone != "" {
-		m.offering[corev1.LabelTopologyZone] = m.zone
+	if zone != "" {
+		m.offering[corev1.LabelTopologyZone] = zone
 	}
 	labels, known := map[string]string{}, map[string]string{}
 	for key, of := range explain.ReportedType(found).Requirements {
@@ -297,13 +280,8 @@ func (a *adoption) claimOf(m *member) *karpv1.NodeClaim {
 		APIVersion: "karpenter.sh/v1", Kind: "NodePool", Name: a.pool.Name, UID: a.pool.UID, BlockOwnerDeletion: ptr.To(true),
 	}}
 	claim.Spec.ExpireAfter = karpv1.NillableDuration{Raw: fmt.Appendf(nil, "%q", m.expiry)}
-	claim.Spec.StartupTaints, claim.Spec.Requirements = nil, nil
-	for _, key := range slices.Sorted(maps.Keys(m.offering)) {
-		if key != karpv1.NodePoolLabelKey {
-			claim.Spec.Requirements = append(claim.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
-				Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{m.offering[key]},
-			})
-		}
-	}
+	claim.Spec.StartupTaints, claim.Spec.Requirements = nil, []karpv1.NodeSelectorRequirementWithMinValues{{
+		Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{m.offering[corev1.LabelInstanceTypeStable]},
+	}}
 	return claim
 }

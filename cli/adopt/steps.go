@@ -3,6 +3,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,10 +61,9 @@ var setLabels = []string{clusterv1.MachineDeploymentNameLabel, clusterv1.Machine
 
 // Record announces a step, release or bind, and has the owners and labels that release removes.
 type Record struct {
-	Step              string                  `json:"step"`
-	MachineDeployment string                  `json:"machineDeployment"`
-	Owners            []metav1.OwnerReference `json:"owners,omitempty"`
-	Labels            map[string]string       `json:"labels,omitempty"`
+	Step, MachineDeployment string
+	Owners                  []metav1.OwnerReference
+	Labels                  map[string]string
 }
 
 func recordOf(m *clusterv1.Machine) (r Record) {
@@ -74,10 +74,7 @@ func recordOf(m *clusterv1.Machine) (r Record) {
 // announce writes a Machine's record.
 func (a *adoption) announce(ctx context.Context, m *member, r Record) error {
 	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return change(ctx, a.management, m.Machine, func() { metav1.SetMetaDataAnnotation(&m.ObjectMeta, Annotation, string(text)) })
+	return cmp.Or(err, change(ctx, a.management, m.Machine, func() { metav1.SetMetaDataAnnotation(&m.ObjectMeta, Annotation, string(text)) }))
 }
 
 // await polls an object of the management cluster until done.
@@ -136,13 +133,14 @@ func (a *adoption) release(ctx context.Context, batch []*member) error {
 				record.Labels[key] = value
 			}
 		}
-		if err := a.announce(ctx, m, record); err != nil {
-			return err
+		err := a.announce(ctx, m, record)
+		if err == nil {
+			err = change(ctx, a.management, m.Machine, func() {
+				maps.DeleteFunc(m.Labels, func(key, _ string) bool { return record.Labels[key] != "" })
+				m.OwnerReferences = nil
+			})
 		}
-		if err := change(ctx, a.management, m.Machine, func() {
-			maps.DeleteFunc(m.Labels, func(key, _ string) bool { return record.Labels[key] != "" })
-			m.OwnerReferences = nil
-		}); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -160,10 +158,10 @@ func (a *adoption) isCluster(o metav1.OwnerReference) bool { return o.UID == a.c
 
 // scale sets the MachineDeployment's replicas to the Machines that remain, and waits until the MachineSet has them.
 func (a *adoption) scale(ctx context.Context, _ []*member) error {
-	if err := a.listMachines(ctx); err != nil || !isPaused(a.set) {
+	remain, err := a.listMachines(ctx)
+	if err != nil || !isPaused(a.set) {
 		return err
 	}
-	remain := a.owned(a.set)
 	if err := change(ctx, a.management, a.deployment, func() { a.deployment.Spec.Replicas = &remain }); err != nil {
 		return err
 	}
@@ -184,10 +182,10 @@ func (a *adoption) pauseKarpenter(ctx context.Context, batch []*member) error {
 		return nil
 	}
 	hosted, until := a.hostedCluster, time.Now().Add(pauseFor).UTC().Format(time.RFC3339)
-	if err := errors.Join(a.management.Get(ctx, client.ObjectKeyFromObject(hosted), hosted), a.allowed()); err != nil {
+	a.deadline = time.Now().Add(pauseFor - margin)
+	if err := cmp.Or(a.management.Get(ctx, client.ObjectKeyFromObject(hosted), hosted), a.allowed()); err != nil {
 		return err
 	}
-	a.deadline = time.Now().Add(pauseFor - margin)
 	if err := change(ctx, a.management, hosted, func() {
 		if _, again := hosted.Annotations[PauseAnnotation]; !again {
 			previous := a.deployment.Name + "=" + ptr.Deref(hosted.Spec.PausedUntil, "")
@@ -210,9 +208,8 @@ func (a *adoption) pauseKarpenter(ctx context.Context, batch []*member) error {
 func (a *adoption) resumeKarpenter(ctx context.Context, _ []*member) error {
 	return change(ctx, a.management, a.hostedCluster, func() {
 		if _, previous, paused := strings.Cut(a.hostedCluster.Annotations[PauseAnnotation], "="); paused {
-			a.hostedCluster.Spec.PausedUntil = &previous
-			if previous == "" {
-				a.hostedCluster.Spec.PausedUntil = nil
+			if a.hostedCluster.Spec.PausedUntil = nil; previous != "" {
+				a.hostedCluster.Spec.PausedUntil = &previous
 			}
 		}
 		delete(a.hostedCluster.Annotations, PauseAnnotation)
