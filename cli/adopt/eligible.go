@@ -217,18 +217,19 @@ func (a *adoption) unfit(ctx context.Context, m *member, node *corev1.Node) stri
 	return ""
 }
 
-// offer finds the offering of a Machine in the node class's status, by its node's instance type or its own template, and returns which
-// requirement of the NodePool it doesn't meet.
+// offer finds the offering of a Machine in the node class's status, and returns which requirement of the NodePool it doesn't meet. A node's
+// label is the guest's, so it isn't believed where the Machine's own template is offered.
 func (a *adoption) offer(m *member, node *corev1.Node) string {
 	own, template := node.Labels[corev1.LabelInstanceTypeStable], a.deployment.Spec.Template.Spec.InfrastructureRef
-	sources := []string{"MachineDeployment/" + a.deployment.Name, template.Kind + "/" + template.Name}
-	i := slices.IndexFunc(a.class.Status.Templates, func(t v1alpha1.TemplateStatus) bool {
-		return own == t.InstanceType || own == "" && slices.Contains(sources, t.Source)
-	})
+	templates, sources := a.class.Status.Templates, []string{"MachineDeployment/" + a.deployment.Name, template.Kind + "/" + template.Name}
+	i := slices.IndexFunc(templates, func(t v1alpha1.TemplateStatus) bool { return slices.Contains(sources, t.Source) })
 	if i < 0 {
+		i = slices.IndexFunc(templates, func(t v1alpha1.TemplateStatus) bool { return own == t.InstanceType })
+	}
+	if i < 0 || own != "" && own != templates[i].InstanceType {
 		return fmt.Sprintf("node class %s offers no instance type %s", a.class.Name, cmp.Or(own, "of template "+template.Name))
 	}
-	found, capacityType := &a.class.Status.Templates[i], karpv1.CapacityTypeOnDemand
+	found, capacityType := &templates[i], karpv1.CapacityTypeOnDemand
 	zone := cmp.Or(node.Labels[corev1.LabelTopologyZone], m.Spec.FailureDomain)
 	if zone != "" && len(found.Zones) > 0 && !slices.Contains(found.Zones, zone) {
 		return fmt.Sprintf("node class %s offers instance type %s in other zones than %s", a.class.Name, found.InstanceType, zone)
