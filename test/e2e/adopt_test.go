@@ -40,7 +40,7 @@ func TestAdopt(t *testing.T) {
 	c.workload(t, "web", 2*each, "100m", apart)
 	c.waitRunning(t, "web")
 	c.disruptionBudget(t, "web", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))})
-	c.nodePool(t, pool, budget("5"))
+	c.nodePool(t, pool, budget("3"))
 	machines, pods, disrupted := c.machineUIDs(g, t.Context()), c.podsOf(g, t.Context(), "web"), c.watchDisruptions(t)
 	made := c.watchMachines(t)
 
@@ -91,7 +91,8 @@ func TestAdopt(t *testing.T) {
 	t.Run("When the nodes are released, they should be consolidated within the budget, and their machines deleted", func(t *testing.T) {
 		g := NewWithT(t)
 		disrupted := c.watchDisruptions(t)
-		c.scale(t, "web", each)
+		const fewer = 2*each - 5
+		c.scale(t, "web", fewer)
 		g.Expect(c.nodes(g, t.Context())).To(HaveEach(HaveField("Annotations", HaveKeyWithValue(karpv1.DoNotDisruptAnnotationKey, "true"))))
 		release := client.RawPatch("application/merge-patch+json",
 			fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null}}}`, karpv1.DoNotDisruptAnnotationKey, v1alpha1.AdoptedAnnotation))
@@ -100,10 +101,10 @@ func TestAdopt(t *testing.T) {
 			g.Expect(c.guest.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Status.NodeName}}, release)).To(Succeed())
 		}
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(len(c.machines(g, ctx))).To(BeNumerically("<=", each))
+			g.Expect(len(c.machines(g, ctx))).To(BeNumerically("<=", fewer))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		most, _ := disrupted()
-		g.Expect(most).To(BeNumerically("<=", 5), "the budget")
+		g.Expect(most).To(BeNumerically("<=", 3), "the budget")
 		c.waitRunning(t, "web")
 	})
 }
