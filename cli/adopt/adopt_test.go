@@ -354,6 +354,15 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
+func TestBatches(t *testing.T) {
+	t.Run("When there are more Machines than in a batch, it should adopt all", func(t *testing.T) {
+		g, w := NewWithT(t), newWorld(t, "batches", 21)
+		out, err := w.adopt(t.Context(), adopt.Options{}, 1000)
+		g.Expect(err).NotTo(HaveOccurred(), out)
+		w.expectAdopted(g, t.Context(), 21)
+	})
+}
+
 // TestInterrupted kills the command at each of its writes, and lets another one continue.
 func TestInterrupted(t *testing.T) {
 	const all = 21 // writes for two Machines

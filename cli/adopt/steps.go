@@ -181,11 +181,12 @@ func (a *adoption) pauseKarpenter(ctx context.Context, batch []*member) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	hosted, until := a.hostedCluster, time.Now().Add(pauseFor).UTC().Format(time.RFC3339)
-	a.deadline = time.Now().Add(pauseFor - margin)
-	if err := cmp.Or(a.management.Get(ctx, client.ObjectKeyFromObject(hosted), hosted), a.allowed()); err != nil {
+	hosted := a.hostedCluster
+	if err := a.await(ctx, hosted, "AutoNode to be Enabled", func() bool { return a.allowed() == nil }); err != nil {
 		return err
 	}
+	until := time.Now().Add(pauseFor).UTC().Format(time.RFC3339)
+	a.deadline = time.Now().Add(pauseFor - margin)
 	if err := change(ctx, a.management, hosted, func() {
 		if _, again := hosted.Annotations[PauseAnnotation]; !again {
 			previous := a.deployment.Name + "=" + ptr.Deref(hosted.Spec.PausedUntil, "")
