@@ -251,8 +251,8 @@ func (a *adoption) bind(ctx context.Context, batch []*member) error {
 
 // bindMachine creates the NodeClaim, then binds the Machine to it by its UID.
 func (a *adoption) bindMachine(ctx context.Context, m *member) error {
-	if a.isOwned(m) {
-		return errors.New("its MachineSet owns it again")
+	if owner := metav1.GetControllerOf(m.Machine); owner != nil && !a.isCluster(*owner) {
+		return fmt.Errorf("%s %s owns it", owner.Kind, owner.Name)
 	}
 	record := recordOf(m.Machine)
 	record.Step = "bind"
