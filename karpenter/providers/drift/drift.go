@@ -75,8 +75,10 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		// A deleted node class's nodes are removed anyway.
 		return ""
 	}
-	_, adopted := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]
-	if adopted || differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
+	if _, adopted := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]; adopted {
+		return ""
+	}
+	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
 		return ""
 	}
 	current := d.template(nodeClass.Name, m)
