@@ -42,6 +42,7 @@ var wrongFiles = map[string]string{
 var wrongInputs = []string{
 	// what is missing
 	"catalog check", "catalog diff", "catalog diff catalog.yaml", "catalog import", "catalog import csv", "catalog refresh", "catalog refresh aws -f types.json", "describe cluster",
+	"adopt machinedeployment", "adopt machinedeployment workers",
 	"hosted-cluster create", "install", "migrate nodepool", "release inspect", "release new registry.example/release:1", "templates render", "why node", "why pod",
 	// what is too much, or misspelled
 	"catalog diff a b c", "catalogs", "machines", "check a b", "describe cluster a b", "describe clutser", "dump a",
@@ -125,7 +126,7 @@ func testWrong(t *testing.T, golden string, inputs []string) {
 func TestHelp(t *testing.T) {
 	t.Run("When help is requested, it should list the commands in groups", func(t *testing.T) {
 		out, err := run(t, "autonode", "--help")
-		NewWithT(t).Expect(out, err).To(MatchRegexp(`(?s)Install AutoNode and turn it on:\n  hosted-cluster .*\n  install .*\n  uninstall .*` +
+		NewWithT(t).Expect(out, err).To(MatchRegexp(`(?s)Install AutoNode and turn it on:\n  adopt .*\n  hosted-cluster .*\n  install .*\n  uninstall .*` +
 			`Inspect clusters:\n  check .*\n  describe .*\n  dump .*\n  history .*\n  nodes .*\n  offerings .*\n  why .*Create and check files:\n  catalog .*\n  release .*\n  templates .*Additional Commands:\n`))
 	})
 }

@@ -143,7 +143,7 @@ func TestCheckManagement(t *testing.T) {
 			g.Expect(out).To(And(
 				ContainSubstring("✓ Deployment autonode-system/autonode-operator: 2 of 2 replicas are available, image registry.example/autonode-operator:v1\n"),
 				ContainSubstring("✓ Default release: Karpenter registry.example/karpenter@sha256:0123\n"),
-				ContainSubstring("✓ Admission policies: 10 policies and bindings\n"), ContainSubstring("✓ CapacityAccounts: 1 is usable\n"),
+				ContainSubstring("✓ Admission policies: 12 policies and bindings\n"), ContainSubstring("✓ CapacityAccounts: 1 is usable\n"),
 				MatchRegexp(`\d+ checks: no failures, \d+ warnings\n$`), // of the provider, and of other tests' catalogs
 			))
 		}).Should(Succeed())
