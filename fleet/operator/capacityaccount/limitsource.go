@@ -23,6 +23,8 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/fleet/conversion"
+	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/internal/message"
 )
 
@@ -175,9 +177,12 @@ func (r *reconciliation) countObjects(
 			return limitReading{}, fmt.Errorf("the selector matches more than %d", maxObjects)
 		}
 		for _, object := range page.Items {
-			if consumer, ok, _ := unstructured.NestedStringMap(object.Object, "spec", "consumerRef"); ok {
-				namespace := cmp.Or(consumer["namespace"], object.GetNamespace())
-				consumers[namespace] = append(consumers[namespace], consumer["name"])
+			if consumer, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "consumerRef"); consumer != nil {
+				fields, _ := consumer.(map[string]any)
+				name, _ := fields["name"].(string)
+				namespace, _ := fields["namespace"].(string)
+				namespace = cmp.Or(namespace, object.GetNamespace())
+				consumers[namespace] = append(consumers[namespace], name)
 			} else if text, _ := path.Text(object.Object); object.GetDeletionTimestamp() == nil && slices.Contains(source.Where.Values, text) {
 				spare++
 			}
@@ -191,13 +196,14 @@ func (r *reconciliation) countObjects(
 func (r *reconciliation) countConsumers() {
 	r.counter.mu.Lock()
 	defer r.counter.mu.Unlock()
+	rules := conversion.Rules(r.account.pools)
 	for i := range r.account.pools {
 		pool := r.account.pools[i].Name
 		for _, c := range r.clusters {
 			consumed := int64(0)
 			for _, name := range r.consumers[pool][c.namespace] {
 				m, ok := r.counter.machines[client.ObjectKey{Namespace: c.namespace, Name: name}]
-				if ok && (c.home.cluster == "" || c.home == m.home) {
+				if ok && (c.home.cluster == "" || c.home == m.home) && division.Charges(rules, m.Machine)[pool] > 0 {
 					consumed++
 				}
 			}

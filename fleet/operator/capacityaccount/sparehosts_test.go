@@ -287,20 +287,26 @@ func TestCountedObjects(t *testing.T) {
 	t.Run("When clusters share a namespace, hosts of each one's Machines should count for it, at most as many as the quota counts", func(t *testing.T) {
 		g := NewWithT(t)
 		const pool, shared = "quota/hosts/machines", "counted-shared"
-		for cluster, names := range map[string][]string{"blue": {"a", "b"}, "green": {"c"}, "red": {"d"}} {
+		for cluster, names := range map[string][]string{"blue": {"a", "b", "other"}, "green": {"c"}, "red": {"d"}} {
 			for _, name := range names {
-				made := (&karpenter{namespace: shared}).machine(name, "", capacity.Machine{})
+				of := "host"
+				if name == "other" {
+					of = name // which the quota doesn't count
+				}
+				made := (&karpenter{namespace: shared}).machine(name, "", capacity.Machine{Offering: capacity.Offering{InstanceType: of}})
 				made.Labels[clusterv1.ClusterNameLabel] = cluster
 				g.Expect(v1alpha1.MadeForNodeClaim(made)).To(BeTrue())
 				f.Controller.counter.set(made)
 			}
 		}
 		r := &reconciliation{
-			Controller: f.Controller, consumers: map[string]map[string][]string{pool: {shared: {"a", "b", "c", "d", "gone"}}},
-			account: &account{pools: []autonodev1alpha1.LeasedPool{{Name: pool}, {Name: reserved}}, limits: map[string]int64{pool: 3, reserved: 10}},
+			Controller: f.Controller, consumers: map[string]map[string][]string{pool: {shared: {"a", "b", "other", "c", "d", "gone"}}},
+			account: &account{pools: []autonodev1alpha1.LeasedPool{
+				{Name: pool, Resource: autonodev1alpha1.PoolMachines, Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"host"}}}, {Name: reserved},
+			}, limits: map[string]int64{pool: 3, reserved: 10}},
 			clusters: map[string]*cluster{
-				"spare/blue":  {home: home{shared, "blue"}, used: map[string]int64{pool: 1, reserved: 2}},
-				"spare/green": {home: home{shared, "green"}, used: map[string]int64{pool: 3}},
+				"spare/blue":  {home: home{shared, "blue"}, used: map[string]int64{pool: 3, reserved: 2}},
+				"spare/green": {home: home{shared, "green"}, used: map[string]int64{pool: 0}},
 			},
 		}
 		r.countConsumers()

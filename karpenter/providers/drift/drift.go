@@ -75,7 +75,7 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		// A deleted node class's nodes are removed anyway.
 		return ""
 	}
-	if _, adopted := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]; adopted {
+	if _, held := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]; held && m.Annotations[v1alpha1.AdoptedAnnotation] == string(nodeClaim.UID) {
 		return ""
 	}
 	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {

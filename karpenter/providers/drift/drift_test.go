@@ -237,8 +237,10 @@ func TestAdopted(t *testing.T) {
 	w := settled()
 	w.templates[0].ContentHash = "other"
 	w.expect(t, drift.TemplateDrifted)
+	w.nodeClaim.UID, w.nodeClaim.Annotations[v1alpha1.AdoptedAnnotation] = "adopted", "workers"
+	t.Run("When a guest's admin writes the annotation, it should drift", func(t *testing.T) { w.expect(t, drift.TemplateDrifted) })
 	t.Run("When a node was adopted, it should not drift until that annotation is removed", func(t *testing.T) {
-		w.nodeClaim.Annotations[v1alpha1.AdoptedAnnotation] = "workers"
+		w.machine.Annotations[v1alpha1.AdoptedAnnotation] = "adopted"
 		w.expect(t, "")
 	})
 }

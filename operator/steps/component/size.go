@@ -95,6 +95,9 @@ func (c *Component) size(ctx context.Context, s *scope.Scope) (*Size, time.Durat
 			return nil, 0, fmt.Errorf("listing NodeClaims in the guest: %w", err)
 		}
 	}
+	claims.Items = slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool { // Karpenter ignores those of others
+		return claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != s.Profile.NodeClass.Group
+	})
 	for i := range claims.Items {
 		launching = launching || !claims.Items[i].StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()
 	}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/guest/watch"
@@ -32,6 +33,15 @@ import (
 
 func sizeOf(nodes, replicas int32, cpu string) Size {
 	return Size{Nodes: nodes, Replicas: replicas, Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
+}
+
+func profile(platform v1beta1.Platform) *provider.Profile {
+	return &provider.Profile{Platform: platform, NodeClass: provider.NodeClass{GroupVersionKind: v1alpha1.GroupVersion.WithKind("ClusterAPINodeClass")}}
+}
+
+// launching is a NodeClaim that has no machine yet.
+func launching(name, group string) *karpv1.NodeClaim {
+	return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{Group: group}}}
 }
 
 // TestSize steps through the life of one guest: each case has the Deployment of the one before.
@@ -53,7 +63,7 @@ func TestSize(t *testing.T) {
 	}}})
 	s := &scope.Scope{
 		HostedCluster:         &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue", UID: "blue"}},
-		ControlPlaneNamespace: owner.Namespace, Component: owner, Profile: &provider.Profile{Platform: v1beta1.PlatformClusterAPI},
+		ControlPlaneNamespace: owner.Namespace, Component: owner, Profile: profile(v1beta1.PlatformClusterAPI),
 	}
 	for i, step := range []struct {
 		name        string
@@ -79,12 +89,13 @@ func TestSize(t *testing.T) {
 			now.SetTime(now.Now().Add(step.after))
 			g.Expect(guest.DeleteAllOf(ctx, &karpv1.NodeClaim{})).To(Succeed())
 			for n := range step.claims {
-				claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(n)}}
+				claim := launching(fmt.Sprint(n), v1alpha1.Group)
 				if !step.launching {
 					claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
 				}
 				g.Expect(guest.Create(ctx, claim)).To(Succeed())
 			}
+			g.Expect(guest.Create(ctx, launching("other", "example.com"))).To(Succeed())
 			s.Guest = &scope.Guest{Cached: guest, Complete: true}
 			if step.unreachable {
 				s.Guest = nil
@@ -125,7 +136,7 @@ func TestSize(t *testing.T) {
 		{"When the Karpenter is another provider's, it should keep its own", v1beta1.PlatformAWS, corev1.ResourceRequirements{}, BeNil()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s.Profile = &provider.Profile{Platform: test.platform}
+			s.Profile = profile(test.platform)
 			size, _, err := New(Config{Management: management, Clock: clock.RealClock{}, Settings: Settings{Resources: test.resources}}).size(ctx, s)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			NewWithT(t).Expect(size).To(test.want)
@@ -157,7 +168,7 @@ func TestResize(t *testing.T) {
 	g.Expect(complete()).To(BeTrue())
 	rollout := s.Rollout
 
-	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	claim := launching("a", v1alpha1.Group)
 	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
 	g.Expect(s.Guest.Cached.Create(ctx, claim)).To(Succeed())
 	for range 3 {

@@ -161,7 +161,11 @@ func proof(of *v1beta1.HostedCluster, release *v1beta1.DesiredVersion, soak time
 	}
 	from, until := version.History[at].CompletionTime.At(), now
 	if is := ready(of); at > 0 {
-		until = version.History[at-1].StartedTime.At() // another release's
+		next := version.History[at-1]
+		if slices.ContainsFunc(version.History[at+1:], func(e v1beta1.UpdateHistory) bool { return e.Image == next.Image }) {
+			return "went back from it to release " + next.Version, 0, true
+		}
+		until = next.StartedTime.At()
 	} else if is.Status != metav1.ConditionTrue {
 		return "isn't Ready", 0, true
 	} else if is.LastTransitionTime.After(from) {
@@ -180,6 +184,12 @@ func proof(of *v1beta1.HostedCluster, release *v1beta1.DesiredVersion, soak time
 func RingChanged(before, after client.Object) bool {
 	a, ok := before.(*v1beta1.HostedCluster)
 	b, ok2 := after.(*v1beta1.HostedCluster)
-	return ok && ok2 && (hasNodes(a) != hasNodes(b) || ready(a).Status != ready(b).Status ||
-		!equality.Semantic.DeepEqual([]any{a.Labels, rings(a), a.Status.Version}, []any{b.Labels, rings(b), b.Status.Version}))
+	return ok && ok2 && !equality.Semantic.DeepEqual(seen(a), seen(b))
+}
+
+// seen is what others see of a HostedCluster.
+func seen(of *v1beta1.HostedCluster) []any {
+	version := ptr.Deref(of.Status.Version, v1beta1.VersionStatus{})
+	upgrade := ptr.Deref(version.NodeUpgrade, v1alpha1.NodeUpgradeStatus{})
+	return []any{of.Labels, rings(of), hasNodes(of), ready(of).Status, version.Desired, version.History, upgrade.Phase, upgrade.FailedNodes}
 }

@@ -123,10 +123,15 @@ func TestRing(t *testing.T) {
 			r.teal.Status.Version.History = append([]v1beta1.UpdateHistory{next}, r.teal.Status.Version.History...)
 			r.teal.Status.Conditions[0].Status = metav1.ConditionFalse
 		}},
-		{name: "When one went back before the soak's end, it should not have proved it", waits: waits + "HostedCluster teal went on to another release before it had soaked", requeue: 10 * time.Minute, change: func(t *testing.T, r *ringed) {
-			next := partial(releaseA)
+		{name: "When one went on before the soak's end, it should not have proved it", waits: waits + "HostedCluster teal went on to another release before it had soaked", requeue: 10 * time.Minute, change: func(t *testing.T, r *ringed) {
+			next := partial("next")
 			next.StartedTime = scalar.NewTime(at(t, "2026-11-25T10:59:59Z"))
 			r.teal.Status.Version.History = append([]v1beta1.UpdateHistory{next}, r.teal.Status.Version.History...)
+		}},
+		{name: "When one went back after the soak, it should not have proved it", waits: waits + "HostedCluster teal went back from it to release ", requeue: 10 * time.Minute, change: func(t *testing.T, r *ringed) {
+			back := partial(releaseA)
+			back.StartedTime = scalar.NewTime(at(t, "2026-11-25T11:00:00Z"))
+			r.teal.Status.Version.History = append(append([]v1beta1.UpdateHistory{back}, r.teal.Status.Version.History...), completed(releaseA, "1.36.3"))
 		}},
 		{name: "When failed nodes halt one, it should name the first", waits: waits + "HostedCluster teal hasn't completed it: failed are a/LaunchTimeout and 1 more", requeue: 10 * time.Minute, change: halted("a/LaunchTimeout", "b/LaunchTimeout")},
 		{name: "When pods halt one, the others should decide", change: halted()},
