@@ -206,6 +206,10 @@ func ignoreConflict(err error) error {
 	return err
 }
 
+func enabledCondition(status metav1.ConditionStatus) metav1.Condition {
+	return metav1.Condition{Type: v1beta1.AutoNodeEnabled, Status: status, Reason: v1beta1.AsExpectedReason}
+}
+
 func (w *world) operator(ctx context.Context) error {
 	hosted, karpenter, replicas := &v1beta1.HostedCluster{}, &appsv1.Deployment{}, int32(2)
 	if err := errors.Join(server.Admin.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "blue"}, hosted),
@@ -219,6 +223,11 @@ func (w *world) operator(ctx context.Context) error {
 	if *karpenter.Spec.Replicas != replicas {
 		karpenter.Spec.Replicas = &replicas
 		return ignoreConflict(server.Admin.Update(ctx, karpenter))
+	}
+	enabled := ptr.Deref(meta.FindStatusCondition(hosted.Status.Conditions, v1beta1.AutoNodeEnabled), enabledCondition(metav1.ConditionTrue))
+	enabled.ObservedGeneration = hosted.Generation
+	if meta.SetStatusCondition(&hosted.Status.Conditions, enabled) {
+		return ignoreConflict(server.Admin.Status().Update(ctx, hosted))
 	}
 	claims, machines := &karpv1.NodeClaimList{}, &clusterv1.MachineList{}
 	if err := errors.Join(server.Admin.List(ctx, claims, client.MatchingLabels{karpv1.NodePoolLabelKey: w.namespace}),
@@ -502,7 +511,10 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	state := func(state v1beta1.AutoNodeState) func(Gomega) {
-		return hosted(func(h *v1beta1.HostedCluster) { h.Status.AutoNode = &v1beta1.AutoNodeStatus{State: state} })
+		return hosted(func(h *v1beta1.HostedCluster) {
+			h.Status.AutoNode = &v1beta1.AutoNodeStatus{State: state}
+			meta.SetStatusCondition(&h.Status.Conditions, enabledCondition(map[bool]metav1.ConditionStatus{true: "True", false: "False"}[state == v1beta1.AutoNodeStateEnabled]))
+		})
 	}
 	deployment := func(do func(*clusterv1.MachineDeployment)) func(Gomega) {
 		return func(g Gomega) { update(g, ctx, &clusterv1.MachineDeployment{}, w.key, do) }
@@ -541,6 +553,13 @@ func TestRefused(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
 		})
 	}
+	t.Run("When only nodes are to be upgraded, it should adopt", func(t *testing.T) {
+		g := NewWithT(t)
+		hosted(func(h *v1beta1.HostedCluster) { h.Status.AutoNode.State = v1beta1.AutoNodeStateUpgrading })(g)
+		defer state(v1beta1.AutoNodeStateEnabled)(g)
+		_, err := w.adopt(ctx, adopt.Options{DryRun: true}, 0)
+		g.Expect(err).NotTo(HaveOccurred())
+	})
 	t.Run("When other programs own the replicas, it should name them first", func(t *testing.T) {
 		g := NewWithT(t)
 		d := &clusterv1.MachineDeployment{}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -113,13 +114,19 @@ func (a *adoption) readManagement(ctx context.Context, key client.ObjectKey) err
 	case len(sets.Items) > 1 || !isPaused(a.set) && (wanted != owned || a.set != nil && wanted != *a.set.Spec.Replicas):
 		return fmt.Errorf("MachineDeployment %s is rolling out or scaling: it wants %d Machines and has %d", key, wanted, owned)
 	}
-	a.hostedCluster = &hosted.Items[i]
+	if a.hostedCluster = &hosted.Items[i]; isPaused(a.set) {
+		return nil // whatever holds the rest, the MachineSet goes on
+	}
 	return a.allowed()
 }
 
-// allowed returns an error unless Karpenter runs, is paused, or starts after a pause, or while another run may pause it.
+// allowed returns an error unless Karpenter runs, is paused, or starts after a pause, or while another run may pause it. Nodes of another
+// version than the release's don't matter.
 func (a *adoption) allowed() error {
 	state := ptr.Deref(a.hostedCluster.Status.AutoNode, v1beta1.AutoNodeStatus{State: "off"}).State
+	if state == v1beta1.AutoNodeStateUpgrading && meta.IsStatusConditionTrue(a.hostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled) {
+		state = v1beta1.AutoNodeStateEnabled
+	}
 	switch of, _, paused := strings.Cut(a.hostedCluster.Annotations[PauseAnnotation], "="); {
 	case paused && of != a.deployment.Name:
 		return fmt.Errorf("the adoption of MachineDeployment %s isn't complete: run that first", of)

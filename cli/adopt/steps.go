@@ -28,6 +28,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 // steps are those of a batch. Each can be repeated after an interruption at any write.
@@ -47,7 +48,7 @@ var steps = []struct {
 const (
 	// Annotation is on a Machine that is being adopted: a Record.
 	Annotation = "autonode.io/adoption"
-	// PauseAnnotation is on a HostedCluster that the command pauses: the MachineDeployment, =, and the previous spec.pausedUntil.
+	// PauseAnnotation is on a HostedCluster that the command pauses: MachineDeployment=spec.pausedUntil=previous spec.pausedUntil.
 	PauseAnnotation = "autonode.io/adoption-pause"
 
 	// pausedBy is the value of Cluster API's annotation on the MachineSet.
@@ -185,14 +186,25 @@ func (a *adoption) pauseKarpenter(ctx context.Context, batch []*member) error {
 	if err := a.await(ctx, hosted, "AutoNode to be Enabled", func() bool { return a.allowed() == nil }); err != nil {
 		return err
 	}
-	until := time.Now().Add(pauseFor).UTC().Format(time.RFC3339)
-	a.deadline = time.Now().Add(pauseFor - margin)
+	end := time.Now().Add(pauseFor)
+	a.deadline = end.Add(-margin)
 	if err := change(ctx, a.management, hosted, func() {
-		if _, again := hosted.Annotations[PauseAnnotation]; !again {
-			previous := a.deployment.Name + "=" + ptr.Deref(hosted.Spec.PausedUntil, "")
-			metav1.SetMetaDataAnnotation(&hosted.ObjectMeta, PauseAnnotation, previous)
+		until, previous := end.UTC().Format(time.RFC3339), ptr.Deref(hosted.Spec.PausedUntil, "")
+		if written, was, again := a.pauseOf(); again && written == previous {
+			previous = was
 		}
+		if already, err := time.Parse(time.RFC3339, previous); previous == "true" || err == nil && already.After(end) {
+			until = previous
+		}
+		metav1.SetMetaDataAnnotation(&hosted.ObjectMeta, PauseAnnotation, a.deployment.Name+"="+until+"="+previous)
 		hosted.Spec.PausedUntil = &until
+	}); err != nil {
+		return err
+	}
+	// A reconciliation of before the pause could still start Karpenter.
+	if err := a.await(ctx, hosted, "the operator to see the pause", func() bool {
+		enabled := meta.FindStatusCondition(hosted.Status.Conditions, v1beta1.AutoNodeEnabled)
+		return enabled != nil && enabled.ObservedGeneration >= hosted.Generation
 	}); err != nil {
 		return err
 	}
@@ -205,15 +217,29 @@ func (a *adoption) pauseKarpenter(ctx context.Context, batch []*member) error {
 	})
 }
 
-// resumeKarpenter restores spec.pausedUntil.
+// pauseOf returns the values of spec.pausedUntil that the command has written and found; false if it hasn't paused Karpenter.
+func (a *adoption) pauseOf() (written, previous string, paused bool) {
+	fields := strings.SplitN(a.hostedCluster.Annotations[PauseAnnotation], "=", 3)
+	if len(fields) < 3 || fields[0] != a.deployment.Name {
+		return "", "", false
+	}
+	return fields[1], fields[2], true
+}
+
+// resumeKarpenter restores spec.pausedUntil, unless somebody has changed it.
 func (a *adoption) resumeKarpenter(ctx context.Context, _ []*member) error {
 	return change(ctx, a.management, a.hostedCluster, func() {
-		if _, previous, paused := strings.Cut(a.hostedCluster.Annotations[PauseAnnotation], "="); paused {
-			if a.hostedCluster.Spec.PausedUntil = nil; previous != "" {
-				a.hostedCluster.Spec.PausedUntil = &previous
-			}
+		written, previous, paused := a.pauseOf()
+		if !paused {
+			return
 		}
 		delete(a.hostedCluster.Annotations, PauseAnnotation)
+		if ptr.Deref(a.hostedCluster.Spec.PausedUntil, "") == written {
+			a.hostedCluster.Spec.PausedUntil = &previous
+			if previous == "" {
+				a.hostedCluster.Spec.PausedUntil = nil
+			}
+		}
 	})
 }
 
@@ -269,7 +295,8 @@ func (a *adoption) bindMachine(ctx context.Context, m *member) error {
 	if err = a.guest.Create(ctx, claim); apierrors.IsAlreadyExists(err) {
 		err = a.guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)
 	}
-	if err == nil && (claim.DeletionTimestamp != nil || claim.Annotations[v1alpha1.AdoptedAnnotation] == "") {
+	if err == nil && (claim.DeletionTimestamp != nil || claim.Status.ProviderID != "" ||
+		claim.Annotations[v1alpha1.AdoptedAnnotation] != a.deployment.Name) {
 		err = errors.New("the guest has another NodeClaim of its name, or one that is being deleted")
 	}
 	if err != nil {

@@ -75,7 +75,8 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		// A deleted node class's nodes are removed anyway.
 		return ""
 	}
-	if _, held := nodeClaim.Annotations[v1alpha1.AdoptedAnnotation]; held && m.Annotations[v1alpha1.AdoptedAnnotation] == string(nodeClaim.UID) {
+	const adopted = v1alpha1.AdoptedAnnotation
+	if _, held := nodeClaim.Annotations[adopted]; held && m.Annotations[adopted] == string(nodeClaim.UID) {
 		return ""
 	}
 	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
