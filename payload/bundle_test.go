@@ -70,11 +70,11 @@ func (p platform) verifier(t *testing.T, keys ...crypto.Signer) *Verifier {
 // keyless is the platform's bundle, changed.
 func (p platform) keyless(t *testing.T, by, digest string, change ...func(*protobundle.Bundle)) []byte {
 	t.Helper()
-	b := p.sigstore.Bundle(t, issuer, by, payloadtest.InToto(digest, payloadtest.SignPredicate), time.Now().Add(5*time.Minute))
+	b := keylessBundle(t, p.sigstore, issuer, by, inToto(digest, cosignPredicate), time.Now().Add(5*time.Minute))
 	for _, c := range change {
 		c(b)
 	}
-	return payloadtest.JSON(t, b)
+	return encodeBundle(t, b)
 }
 
 func withoutTimestamps(b *protobundle.Bundle) { b.VerificationMaterial.TimestampVerificationData = nil }
@@ -97,7 +97,7 @@ func keylessCases(p platform) []bundleCase {
 	}
 	stated := func(s *payloadtest.Sigstore, issuer, predicate string, at func() time.Time) func(*testing.T, string, []byte) []byte {
 		return func(t *testing.T, d string, _ []byte) []byte {
-			return payloadtest.JSON(t, s.Bundle(t, issuer, releaser, payloadtest.InToto(d, predicate), at()))
+			return encodeBundle(t, keylessBundle(t, s, issuer, releaser, inToto(d, predicate), at()))
 		}
 	}
 	return []bundleCase{
@@ -106,25 +106,25 @@ func keylessCases(p platform) []bundleCase {
 		{"When the log alone has a time, it should accept it", signed(releaser, withoutTimestamps), false},
 		{"When the timestamp authority alone has a time, it should accept it", signed(releaser, withoutPromise), false},
 		{"When another digest was signed, it should reject it", func(t *testing.T, _ string, _ []byte) []byte { return p.keyless(t, releaser, other) }, true},
-		{"When another issuer vouches for the subject, it should reject it", stated(p.sigstore, issuer+".evil.example", payloadtest.SignPredicate, soon), true},
+		{"When another issuer vouches for the subject, it should reject it", stated(p.sigstore, issuer+".evil.example", cosignPredicate, soon), true},
 		{"When another subject signed it, it should reject it", signed("someone@platform.example"), true},
 		{"When a subject begins with the expression, it should reject it", signed(builder + ".evil.example"), true},
 		{"When a subject ends with the expression, it should reject it", signed("0" + builder), true},
 		{"When the log has a time after the certificate expired, it should reject it",
-			stated(p.sigstore, issuer, payloadtest.SignPredicate, func() time.Time { return time.Now().Add(time.Hour / 2) }), true},
+			stated(p.sigstore, issuer, cosignPredicate, func() time.Time { return time.Now().Add(time.Hour / 2) }), true},
 		{"When nothing has a time, it should reject it", signed(releaser, withoutTimestamps, withoutPromise), true},
 		{"When it isn't in the log, it should reject it", signed(releaser, func(b *protobundle.Bundle) { b.VerificationMaterial.TlogEntries = nil }), true},
 		{"When another signature is in the log, it should reject it", func(t *testing.T, d string, _ []byte) []byte {
-			logged := p.sigstore.Bundle(t, issuer, releaser, payloadtest.InToto(other, payloadtest.SignPredicate), soon())
+			logged := keylessBundle(t, p.sigstore, issuer, releaser, inToto(other, cosignPredicate), soon())
 			return p.keyless(t, releaser, d, func(b *protobundle.Bundle) {
 				b.VerificationMaterial.TlogEntries = logged.VerificationMaterial.TlogEntries
 			})
 		}, true},
-		{"When another trusted root's authority issued the certificate, it should reject it", stated(p.foreign, issuer, payloadtest.SignPredicate, soon), true},
+		{"When another trusted root's authority issued the certificate, it should reject it", stated(p.foreign, issuer, cosignPredicate, soon), true},
 		{"When the identity attested something else, it should reject it", stated(p.sigstore, issuer, "https://cosign.sigstore.dev/attestation/vuln/v1", soon), true},
 		{"When the statement was replaced under the signature, it should reject it", func(t *testing.T, d string, _ []byte) []byte {
 			return p.keyless(t, releaser, other, func(b *protobundle.Bundle) {
-				b.GetDsseEnvelope().Payload = []byte(payloadtest.InToto(d, payloadtest.SignPredicate))
+				b.GetDsseEnvelope().Payload = []byte(inToto(d, cosignPredicate))
 			})
 		}, true},
 		{"When the bundle is of an older format, it should reject it", signed(releaser, func(b *protobundle.Bundle) {
@@ -143,36 +143,36 @@ func keyCases(p platform) []bundleCase {
 	other := "sha256:" + strings.Repeat("0", 64)
 	enveloped := func(by crypto.Signer, predicate string) func(*testing.T, string, []byte) []byte {
 		return func(t *testing.T, d string, _ []byte) []byte {
-			return payloadtest.JSON(t, payloadtest.KeyBundle(t, payloadtest.InToto(d, predicate), by))
+			return encodeBundle(t, keyBundle(t, inToto(d, predicate), by))
 		}
 	}
 	message := func(by crypto.Signer, message string) func(*testing.T, string, []byte) []byte {
 		return func(t *testing.T, d string, manifest []byte) []byte {
 			if message == "manifest" {
-				return payloadtest.JSON(t, payloadtest.MessageBundle(t, manifest, d, by))
+				return encodeBundle(t, messageBundle(t, manifest, d, by))
 			}
-			return payloadtest.JSON(t, payloadtest.MessageBundle(t, []byte(message), d, by))
+			return encodeBundle(t, messageBundle(t, []byte(message), d, by))
 		}
 	}
 	return []bundleCase{
-		{"When a P-256 key signed it, it should accept it", enveloped(p.p256, payloadtest.SignPredicate), false},
-		{"When an RSA key signed it, it should accept it", enveloped(p.rsa, payloadtest.SignPredicate), false},
-		{"When an Ed25519 key signed it, it should accept it", enveloped(p.ed25519, payloadtest.SignPredicate), false},
+		{"When a P-256 key signed it, it should accept it", enveloped(p.p256, cosignPredicate), false},
+		{"When an RSA key signed it, it should accept it", enveloped(p.rsa, cosignPredicate), false},
+		{"When an Ed25519 key signed it, it should accept it", enveloped(p.ed25519, cosignPredicate), false},
 		{"When a P-256 key signed the manifest, it should accept it", message(p.p256, "manifest"), false},
 		{"When an RSA key signed the manifest, it should accept it", message(p.rsa, "manifest"), false},
-		{"When another key signed it, it should reject it", enveloped(p.stranger, payloadtest.SignPredicate), true},
+		{"When another key signed it, it should reject it", enveloped(p.stranger, cosignPredicate), true},
 		{"When another key signed the manifest, it should reject it", message(p.stranger, "manifest"), true},
 		{"When the key signed another digest, it should reject it", func(t *testing.T, _ string, _ []byte) []byte {
-			return payloadtest.JSON(t, payloadtest.KeyBundle(t, payloadtest.InToto(other, payloadtest.SignPredicate), p.p256))
+			return encodeBundle(t, keyBundle(t, inToto(other, cosignPredicate), p.p256))
 		}, true},
 		{"When the key attested something else, it should reject it", enveloped(p.p256, "https://slsa.dev/provenance/v1"), true},
 		{"When the key signed another message, it should reject it", message(p.p256, "{}"), true},
 		{"When an Ed25519 key signed the empty message, it should reject it", message(p.ed25519, ""), true},
 		{"When a certificate stands beside the key's signature, it should reject it", func(t *testing.T, d string, _ []byte) []byte {
-			b := payloadtest.KeyBundle(t, payloadtest.InToto(d, payloadtest.SignPredicate), p.p256)
-			foreign := p.foreign.Bundle(t, issuer, releaser, payloadtest.InToto(d, payloadtest.SignPredicate), time.Now())
+			b := keyBundle(t, inToto(d, cosignPredicate), p.p256)
+			foreign := keylessBundle(t, p.foreign, issuer, releaser, inToto(d, cosignPredicate), time.Now())
 			b.VerificationMaterial = foreign.VerificationMaterial
-			return payloadtest.JSON(t, b)
+			return encodeBundle(t, b)
 		}, true},
 	}
 }
@@ -186,7 +186,7 @@ func TestBundles(t *testing.T) {
 			manifest, err := image.RawManifest()
 			g.Expect(err).NotTo(HaveOccurred())
 			ref := s.host + "/release@" + digest
-			payloadtest.Attach(t, ref, test.bundles(t, digest, manifest))
+			attach(t, ref, test.bundles(t, digest, manifest))
 			opts := Options{Verifier: p.verifier(t, p.p256, p.rsa, p.ed25519)}
 			release, err := Read(t.Context(), ref, opts)
 			if !test.unsigned {
@@ -196,7 +196,7 @@ func TestBundles(t *testing.T) {
 			}
 			expectError(t, err, ReasonPayloadUnsigned, "verifying the signature of ", untrustedBy)
 			// A good one beside it counts.
-			payloadtest.Attach(t, ref, p.keyless(t, releaser, digest))
+			attach(t, ref, p.keyless(t, releaser, digest))
 			g.Expect(Verify(t.Context(), ref, opts)).To(Succeed())
 		})
 	}
@@ -209,7 +209,7 @@ func TestBundleSources(t *testing.T) {
 		s := newServer(t, nil)
 		_, digest := s.push(t, "release:1.36.3", build(t, goodSpec()))
 		for range bundles {
-			payloadtest.Attach(t, s.host+"/release@"+digest, p.keyless(t, releaser, digest))
+			attach(t, s.host+"/release@"+digest, p.keyless(t, releaser, digest))
 		}
 		return s, digest
 	}
@@ -250,7 +250,7 @@ func TestBundleSources(t *testing.T) {
 		s := &server{host: strings.TrimPrefix(listening.URL, "http://")}
 		_, digest := s.push(t, "release:1.36.3", build(t, goodSpec()))
 		expectError(t, check(t, s, digest, p.verifier(t)), ReasonPayloadUnsigned, "it has no signature")
-		payloadtest.Attach(t, s.host+"/release@"+digest, p.keyless(t, releaser, digest))
+		attach(t, s.host+"/release@"+digest, p.keyless(t, releaser, digest))
 		g.Expect(check(t, s, digest, p.verifier(t))).To(Succeed())
 		fallback, err := name.NewTag(s.host + "/release:" + strings.ReplaceAll(digest, ":", "-"))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -296,7 +296,7 @@ func TestBundleSources(t *testing.T) {
 		for range maxBundles + 1 {
 			many = append(many, []byte("{}"))
 		}
-		payloadtest.Attach(t, s.host+"/release@"+digest, many...)
+		attach(t, s.host+"/release@"+digest, many...)
 		before := s.count("GET /v2/release/manifests/sha256:")
 		_, err := ReadDigest(t.Context(), s.host+"/release@"+digest, Options{Verifier: p.verifier(t)})
 		expectError(t, err, ReasonPayloadUnsigned, fmt.Sprintf("none of its first %d signatures, of %d, is by a key", maxBundles, maxBundles+1))

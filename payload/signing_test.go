@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package payloadtest
+package payload
 
 import (
 	"bytes"
@@ -23,71 +23,29 @@ import (
 	protocommon "github.com/sigstore/protobuf-specs/gen/pb-go/common/v1"
 	protodsse "github.com/sigstore/protobuf-specs/gen/pb-go/dsse"
 	protorekor "github.com/sigstore/protobuf-specs/gen/pb-go/rekor/v1"
-	"github.com/sigstore/sigstore-go/pkg/root"
-	"github.com/sigstore/sigstore-go/pkg/testing/ca"
 	"github.com/sigstore/sigstore-go/pkg/tlog"
 	"github.com/sigstore/sigstore/pkg/signature"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/autonode-io/autonode/payload/payloadtest"
 )
 
 // Media types and predicate of version 3 of cosign.
 const (
-	BundleMediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
-	SignPredicate   = "https://sigstore.dev/cosign/sign/v1"
+	cosignMediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	cosignPredicate = "https://sigstore.dev/cosign/sign/v1"
 	inTotoMediaType = "application/vnd.in-toto+json"
 )
 
-// InToto is the statement that cosign 3 signs.
-func InToto(digest, predicate string) string {
+// inToto is the statement that cosign 3 signs.
+func inToto(digest, predicate string) string {
 	_, hexadecimal, _ := bytes.Cut([]byte(digest), []byte(":"))
 	return fmt.Sprintf(`{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],"predicateType":%q,"predicate":{}}`,
 		hexadecimal, predicate)
 }
 
-// Sigstore is an instance of Sigstore: a certificate authority, a transparency log and a timestamp authority.
-type Sigstore struct{ services *ca.VirtualSigstore }
-
-// NewSigstore starts an instance in memory.
-func NewSigstore(t testing.TB) *Sigstore {
-	t.Helper()
-	services, err := ca.NewVirtualSigstore()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &Sigstore{services}
-}
-
-// TrustedRoot returns the instance's trusted root, with its log of certificates if its certificates have to be logged.
-func (s *Sigstore) TrustedRoot(t testing.TB, logged bool) []byte {
-	t.Helper()
-	logs, certificates := s.services.RekorLogs(), map[string]*root.TransparencyLog{}
-	if logged {
-		certificates = s.services.CTLogs()
-	}
-	for _, instances := range []map[string]*root.TransparencyLog{logs, certificates} {
-		for _, log := range instances {
-			// The library's instance has the identifier in hexadecimal, where a trusted root has bytes.
-			id, err := hex.DecodeString(string(log.ID))
-			if err != nil {
-				t.Fatal(err)
-			}
-			log.ID = id
-		}
-	}
-	trusted, err := root.NewTrustedRoot(root.TrustedRootMediaType01, s.services.FulcioCertificateAuthorities(), certificates,
-		s.services.TimestampingAuthorities(), logs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := json.Marshal(trusted)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
-}
-
-// Bundle returns a keyless signature of a statement. A certificate is valid for ten minutes from now.
-func (s *Sigstore) Bundle(t testing.TB, issuer, subject, statement string, logged time.Time) *protobundle.Bundle {
+// keylessBundle returns an instance's keyless signature of a statement. A certificate is valid for ten minutes from now.
+func keylessBundle(t *testing.T, s *payloadtest.Sigstore, issuer, subject, statement string, logged time.Time) *protobundle.Bundle {
 	t.Helper()
 	check := func(err error) {
 		t.Helper()
@@ -95,7 +53,7 @@ func (s *Sigstore) Bundle(t testing.TB, issuer, subject, statement string, logge
 			t.Fatal(err)
 		}
 	}
-	entity, err := s.services.AttestAtTime(subject, issuer, []byte(statement), logged, true)
+	entity, err := s.AttestAtTime(subject, issuer, []byte(statement), logged, true)
 	check(err)
 	verification, err := entity.VerificationContent()
 	check(err)
@@ -107,7 +65,7 @@ func (s *Sigstore) Bundle(t testing.TB, issuer, subject, statement string, logge
 	check(err)
 	entry := entries[0].TransparencyLogEntry()
 	entry.KindVersion = &protorekor.KindVersion{Kind: "intoto", Version: "0.0.2"}
-	promise, err := s.services.RekorSignPayload(tlog.RekorPayload{
+	promise, err := s.RekorSignPayload(tlog.RekorPayload{
 		Body: base64.StdEncoding.EncodeToString(entry.CanonicalizedBody), IntegratedTime: entry.IntegratedTime,
 		LogIndex: entry.LogIndex, LogID: hex.EncodeToString(entry.LogId.KeyId),
 	})
@@ -116,7 +74,7 @@ func (s *Sigstore) Bundle(t testing.TB, issuer, subject, statement string, logge
 	signed, err := base64.StdEncoding.DecodeString(content.EnvelopeContent().RawEnvelope().Signatures[0].Sig)
 	check(err)
 	return &protobundle.Bundle{
-		MediaType: BundleMediaType,
+		MediaType: cosignMediaType,
 		VerificationMaterial: &protobundle.VerificationMaterial{
 			Content: &protobundle.VerificationMaterial_Certificate{
 				Certificate: &protocommon.X509Certificate{RawBytes: verification.Certificate().Raw},
@@ -136,17 +94,17 @@ func envelope(statement string, signed []byte) *protobundle.Bundle_DsseEnvelope 
 	}}
 }
 
-// KeyBundle returns a key's signature of a statement.
-func KeyBundle(t testing.TB, statement string, by crypto.Signer) *protobundle.Bundle {
+// keyBundle returns a key's signature of a statement.
+func keyBundle(t *testing.T, statement string, by crypto.Signer) *protobundle.Bundle {
 	t.Helper()
 	return &protobundle.Bundle{
-		MediaType: BundleMediaType, VerificationMaterial: hint(),
-		Content: envelope(statement, sign(t, dsse.PAE(inTotoMediaType, []byte(statement)), by)),
+		MediaType: cosignMediaType, VerificationMaterial: hint(),
+		Content: envelope(statement, signMessage(t, dsse.PAE(inTotoMediaType, []byte(statement)), by)),
 	}
 }
 
-// MessageBundle returns a key's signature of a message, which claims to be of the content with that digest.
-func MessageBundle(t testing.TB, message []byte, digest string, by crypto.Signer) *protobundle.Bundle {
+// messageBundle returns a key's signature of a message, which claims to be of the content with that digest.
+func messageBundle(t *testing.T, message []byte, digest string, by crypto.Signer) *protobundle.Bundle {
 	t.Helper()
 	hash, err := v1.NewHash(digest)
 	if err != nil {
@@ -157,10 +115,10 @@ func MessageBundle(t testing.TB, message []byte, digest string, by crypto.Signer
 		t.Fatal(err)
 	}
 	return &protobundle.Bundle{
-		MediaType: BundleMediaType, VerificationMaterial: hint(),
+		MediaType: cosignMediaType, VerificationMaterial: hint(),
 		Content: &protobundle.Bundle_MessageSignature{MessageSignature: &protocommon.MessageSignature{
 			MessageDigest: &protocommon.HashOutput{Algorithm: protocommon.HashAlgorithm_SHA2_256, Digest: sum},
-			Signature:     sign(t, message, by),
+			Signature:     signMessage(t, message, by),
 		}},
 	}
 }
@@ -171,7 +129,7 @@ func hint() *protobundle.VerificationMaterial {
 	}}
 }
 
-func sign(t testing.TB, message []byte, by crypto.Signer) []byte {
+func signMessage(t *testing.T, message []byte, by crypto.Signer) []byte {
 	t.Helper()
 	signer, err := signature.LoadSigner(by, crypto.SHA256)
 	if err != nil {
@@ -184,8 +142,8 @@ func sign(t testing.TB, message []byte, by crypto.Signer) []byte {
 	return signed
 }
 
-// JSON returns a bundle as cosign stores it.
-func JSON(t testing.TB, b *protobundle.Bundle) []byte {
+// encodeBundle returns a bundle as cosign stores it.
+func encodeBundle(t *testing.T, b *protobundle.Bundle) []byte {
 	t.Helper()
 	content, err := protojson.Marshal(b)
 	if err != nil {
@@ -206,8 +164,8 @@ func (r referrer) RawManifest() ([]byte, error) { return json.Marshal(r) }
 // MediaType implements remote.Taggable.
 func (r referrer) MediaType() (types.MediaType, error) { return r.Manifest.MediaType, nil }
 
-// Attach pushes bundles as cosign does for an image by digest: into its registry's referrers, or the tag that stands for them.
-func Attach(t testing.TB, ref string, bundles ...[]byte) {
+// attach pushes bundles as cosign does for an image by digest: into its registry's referrers, or the tag that stands for them.
+func attach(t *testing.T, ref string, bundles ...[]byte) {
 	t.Helper()
 	digest, err := name.NewDigest(ref)
 	if err != nil {
@@ -227,9 +185,9 @@ func Attach(t testing.TB, ref string, bundles ...[]byte) {
 		}
 	}
 	for i, content := range bundles {
-		manifest := referrer{ArtifactType: BundleMediaType, Manifest: v1.Manifest{
+		manifest := referrer{ArtifactType: cosignMediaType, Manifest: v1.Manifest{
 			SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: describe([]byte("{}"), "application/vnd.oci.empty.v1+json"),
-			Layers:  []v1.Descriptor{describe(content, BundleMediaType)},
+			Layers:  []v1.Descriptor{describe(content, cosignMediaType)},
 			Subject: &v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: subject},
 			// Equal bundles are images of their own, as those that were made at other times.
 			Annotations: map[string]string{"org.opencontainers.image.created": fmt.Sprint(i)},
