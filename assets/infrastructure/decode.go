@@ -102,6 +102,16 @@ func (d *decoder) each(at string, value any, read func(at string, value any)) {
 	}
 }
 
+// usable returns the items of a list that read reports to be of use.
+func usable[T any](d *decoder, at string, value any, read func(at string, item any) (T, bool)) (items []T) {
+	d.each(at, value, func(at string, value any) {
+		if item, ok := read(at, value); ok {
+			items = append(items, item)
+		}
+	})
+	return items
+}
+
 // text reads a string that isn't empty, and reports anything else.
 func (d *decoder) text(at string, value any) string {
 	text, ok := value.(string)
@@ -160,36 +170,16 @@ func shown(text string) string { return message.Cut(text, maxShown) }
 func (d *decoder) profile(at string, item any) *Profile {
 	p := &Profile{}
 	if !d.fields(at, item, map[string]func(string, any){
-		"apiGroup": func(at string, value any) { p.Group = d.text(at, value) },
-		"kind":     func(at string, value any) { p.Kind = d.text(at, value) },
-		"sources":  func(at string, value any) { p.Sources = d.texts(at, value) },
-		"varies":   func(at string, value any) { p.Varies = d.texts(at, value) },
-		"template": func(at string, value any) { d.template(at, value, p) },
-		"nodeZone": func(at string, value any) { p.nodeZone = d.nodeZone(at, value) },
-		"conditions": func(at string, value any) {
-			d.each(at, value, func(at string, value any) {
-				if r, ok := d.rule(at, value); ok {
-					p.conditions = append(p.conditions, r)
-				}
-			})
-		},
-		"states": func(at string, value any) {
-			d.each(at, value, func(at string, value any) {
-				if s, ok := d.state(at, value); ok {
-					p.states = append(p.states, s)
-				}
-			})
-		},
-		"quotas": func(at string, value any) {
-			d.each(at, value, func(at string, value any) {
-				if q, ok := d.quota(at, value); ok {
-					p.quotas = append(p.quotas, q)
-				}
-			})
-		},
-		"machines": func(at string, value any) {
-			p.machines = d.oneOf(at, value, []string{instances, hosts})
-		},
+		"apiGroup":   func(at string, value any) { p.Group = d.text(at, value) },
+		"kind":       func(at string, value any) { p.Kind = d.text(at, value) },
+		"sources":    func(at string, value any) { p.Sources = d.texts(at, value) },
+		"varies":     func(at string, value any) { p.Varies = d.texts(at, value) },
+		"template":   func(at string, value any) { d.template(at, value, p) },
+		"nodeZone":   func(at string, value any) { p.nodeZone = d.nodeZone(at, value) },
+		"conditions": func(at string, value any) { p.conditions = usable(d, at, value, d.rule) },
+		"states":     func(at string, value any) { p.states = usable(d, at, value, d.state) },
+		"quotas":     func(at string, value any) { p.quotas = usable(d, at, value, d.quota) },
+		"machines":   func(at string, value any) { p.machines = d.oneOf(at, value, []string{instances, hosts}) },
 		"rebootsBy": func(at string, value any) {
 			p.rebootsBy = []string{}
 			d.each(at, value, func(at string, value any) {
