@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/autonode-io/autonode/fleet/conversion"
@@ -203,11 +205,7 @@ func (p *Provider) apply(lease *Lease) {
 		p.recomputeAll(now)
 	case before.Sequence != lease.Sequence || !before.Available.Equal(lease.Available) ||
 		!reflect.DeepEqual(before.Reclaims, lease.Reclaims):
-		pools := make([]*pool, 0, len(p.pools))
-		for _, pool := range p.pools {
-			pools = append(pools, pool)
-		}
-		p.recomputePools(pools...)
+		p.recomputePools(slices.Collect(maps.Values(p.pools))...)
 	default:
 		return
 	}

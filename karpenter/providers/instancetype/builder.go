@@ -150,10 +150,7 @@ func (b *builder) changedFrom(before *builder) (names sets.Set[string], known bo
 //
 // Offerings and types share equal requirements: Karpenter never modifies those of an instance type.
 func (b *builder) build() *Snapshot {
-	names := sets.New(b.Inventory.InstanceTypes()...)
-	for name := range b.groups {
-		names.Insert(name)
-	}
+	names := sets.KeySet(b.groups).Insert(b.Inventory.InstanceTypes()...)
 	s := &Snapshot{known: b.known}
 	for _, name := range sets.List(names) {
 		if r := b.resolve(name); r != nil {

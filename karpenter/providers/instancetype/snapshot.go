@@ -165,12 +165,9 @@ func (s *Snapshot) Behind(source string) bool {
 	if !found {
 		return false
 	}
-	for _, choice := range r.choices {
-		if choice.Template == tmpl || slices.ContainsFunc(choice.others, func(other *Choice) bool { return other.Template == tmpl }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.choices, func(choice *Choice) bool {
+		return choice.Template == tmpl || slices.ContainsFunc(choice.others, func(other *Choice) bool { return other.Template == tmpl })
+	})
 }
 
 // OnDemandPrice returns the list price of an instance type's on-demand machines in a zone; zero if no source has one.
@@ -184,14 +181,8 @@ func (s *Snapshot) OnDemandPrice(instanceType, zone string) float64 {
 
 // Offers reports whether the offering exists in any zone, available or not. Existing machines alone don't count.
 func (s *Snapshot) Offers(instanceType, capacityType string) bool {
-	if r, ok := s.find(instanceType); ok {
-		for _, choice := range r.choices {
-			if choice.Key.CapacityType == capacityType {
-				return true
-			}
-		}
-	}
-	return false
+	r, ok := s.find(instanceType)
+	return ok && slices.ContainsFunc(r.choices, func(choice *Choice) bool { return choice.Key.CapacityType == capacityType })
 }
 
 func (s *Snapshot) find(instanceType string) (*resolved, bool) {

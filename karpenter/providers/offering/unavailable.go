@@ -385,12 +385,7 @@ func (u *Unavailable) Entries() []Entry {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.expire(u.clock.Now())
-	entries := make([]Entry, 0, len(u.entries))
-	for _, entry := range u.entries {
-		entries = append(entries, entry)
-	}
-	slices.SortFunc(entries, func(a, b Entry) int { return a.Key.Compare(b.Key) })
-	return entries
+	return slices.SortedFunc(maps.Values(u.entries), func(a, b Entry) int { return a.Key.Compare(b.Key) })
 }
 
 // OnChange calls f whenever an offering becomes unavailable, or an expired entry is noticed. f must neither block nor
