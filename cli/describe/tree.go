@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -199,10 +200,7 @@ func (v *view) componentItem() *item {
 }
 
 func classItem(class *v1alpha1.ClusterAPINodeClass) *item {
-	count := 0
-	if class.Status.TemplateCount != nil {
-		count = int(*class.Status.TemplateCount)
-	}
+	count := int(ptr.Deref(class.Status.TemplateCount, 0))
 	item := newItem("ClusterAPINodeClass %s  %s  version %s", class.Name, english.Plural(count, "template", ""),
 		cmp.Or(class.Status.Version, "not known"))
 	item.conditions(class.Status.Conditions)

@@ -16,6 +16,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
+	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/cli/cluster"
@@ -95,10 +96,8 @@ func (o *Options) print(to io.Writer, all []v1alpha1.ClusterAPINodeClass) error 
 	listed, names := Listed{NodeClasses: []NodeClass{}}, []string{}
 	for i := range classes {
 		class := &classes[i]
-		shown := NodeClass{Name: class.Name, Templates: class.Status.Templates, Problems: problemsOf(class)}
-		if class.Status.TemplateCount != nil {
-			shown.TemplateCount = *class.Status.TemplateCount
-		}
+		shown := NodeClass{Name: class.Name, TemplateCount: ptr.Deref(class.Status.TemplateCount, 0), Templates: class.Status.Templates,
+			Problems: problemsOf(class)}
 		listed.NodeClasses = append(listed.NodeClasses, shown)
 		for j := range shown.Templates {
 			names = append(names, shown.Templates[j].InstanceType)
