@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -180,10 +181,5 @@ func IsEstablished(ctx context.Context, guest client.Reader, name string) (bool,
 		}
 		return false, fmt.Errorf("reading CustomResourceDefinition %s in the guest: %w", name, err)
 	}
-	for _, condition := range crd.Status.Conditions {
-		if condition.Type == apiextensionsv1.Established {
-			return condition.Status == apiextensionsv1.ConditionTrue, nil
-		}
-	}
-	return false, nil
+	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established), nil
 }
