@@ -5,6 +5,7 @@ package hostedcluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,12 +38,7 @@ func sharesNamespace(ctx context.Context, management client.Client, cluster clie
 			return other.SharesNamespace(), nil
 		}
 	}
-	for i := range clusters.Items {
-		if clusters.Items[i].Name != cluster.Name {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(clusters.Items, func(c clusterv1.Cluster) bool { return c.Name != cluster.Name }), nil
 }
 
 // access returns the RoleBinding by which the operator may write in the namespace that the HostedCluster shares.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -148,10 +150,8 @@ func established(object *unstructured.Unstructured) (bool, string) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, definition); err != nil {
 		return false, err.Error()
 	}
-	for _, condition := range definition.Status.Conditions {
-		if condition.Type == apiextensionsv1.Established {
-			return condition.Status == apiextensionsv1.ConditionTrue, condition.Message
-		}
+	if condition := apihelpers.FindCRDCondition(definition, apiextensionsv1.Established); condition != nil {
+		return condition.Status == apiextensionsv1.ConditionTrue, condition.Message
 	}
 	return false, "it has no condition Established yet"
 }
@@ -161,10 +161,7 @@ func available(object *unstructured.Unstructured) (bool, string) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, deployment); err != nil {
 		return false, err.Error()
 	}
-	wanted, status := int32(1), deployment.Status
-	if deployment.Spec.Replicas != nil {
-		wanted = *deployment.Spec.Replicas
-	}
+	wanted, status := ptr.Deref(deployment.Spec.Replicas, 1), deployment.Status
 	why := fmt.Sprintf("%d of %d replicas are updated, %d available", status.UpdatedReplicas, wanted, status.AvailableReplicas)
 	for _, condition := range status.Conditions {
 		late := condition.Type == appsv1.DeploymentProgressing && condition.Reason == "ProgressDeadlineExceeded"
