@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -289,11 +290,10 @@ func TestCountedObjects(t *testing.T) {
 		const pool, shared = "quota/hosts/machines", "counted-shared"
 		for cluster, names := range map[string][]string{"blue": {"a", "b", "other"}, "green": {"c"}, "red": {"d"}} {
 			for _, name := range names {
-				of := "host"
+				made := (&karpenter{namespace: shared}).machine(name, "", capacity.Machine{})
 				if name == "other" {
-					of = name // which the quota doesn't count
+					made.Labels[corev1.LabelInstanceTypeStable] = name // which the quota doesn't count
 				}
-				made := (&karpenter{namespace: shared}).machine(name, "", capacity.Machine{Offering: capacity.Offering{InstanceType: of}})
 				made.Labels[clusterv1.ClusterNameLabel] = cluster
 				g.Expect(v1alpha1.MadeForNodeClaim(made)).To(BeTrue())
 				f.Controller.counter.set(made)
@@ -302,7 +302,7 @@ func TestCountedObjects(t *testing.T) {
 		r := &reconciliation{
 			Controller: f.Controller, consumers: map[string]map[string][]string{pool: {shared: {"a", "b", "other", "c", "d", "gone"}}},
 			account: &account{pools: []autonodev1alpha1.LeasedPool{
-				{Name: pool, Resource: autonodev1alpha1.PoolMachines, Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"host"}}}, {Name: reserved},
+				{Name: pool, Resource: autonodev1alpha1.PoolMachines, Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{typeName}}}, {Name: reserved},
 			}, limits: map[string]int64{pool: 3, reserved: 10}},
 			clusters: map[string]*cluster{
 				"spare/blue":  {home: home{shared, "blue"}, used: map[string]int64{pool: 3, reserved: 2}},
