@@ -17,7 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -99,6 +101,11 @@ func TestRings(t *testing.T) {
 	r := rings{canary: []string{"ring-a", "ring-b"}, late: []string{"ring-c", "ring-d"}}
 	provide(t)
 	host := serveRegistry(t)
+	t.Cleanup(func() { // with what was reported on it, once no operator makes it again
+		g, class := NewWithT(t), &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass}}
+		g.Expect(client.IgnoreNotFound(guest.Patch(context.Background(), class, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(Succeed())
+		g.Expect(client.IgnoreNotFound(guest.Delete(context.Background(), class))).To(Succeed())
+	})
 	removeAll(t, label)
 	r.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ringed", Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}}}
 	NewWithT(t).Expect(guest.Create(ctx, r.node)).To(Succeed())
