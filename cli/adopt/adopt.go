@@ -14,6 +14,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -76,7 +77,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 
 // Adopt adopts Machines of a MachineDeployment. After an error, another call continues.
 func (o *Options) Adopt(ctx context.Context, management, guest client.Client, key client.ObjectKey, streams command.Streams) error {
-	a := &adoption{Options: o}
+	a := &adoption{Options: o, id: pausedBy + rand.String(8)}
 	a.management, a.guest = client.WithFieldOwner(management, cluster.FieldOwner), client.WithFieldOwner(guest, cluster.FieldOwner)
 	if err := cmp.Or(a.readManagement(ctx, key), a.readGuest(ctx)); err != nil {
 		return err

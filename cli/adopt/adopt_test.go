@@ -347,9 +347,9 @@ func TestAdopt(t *testing.T) {
 	t.Run("When all are to be adopted, it should scale the MachineDeployment to zero and restore spec.pausedUntil", func(t *testing.T) {
 		g := NewWithT(t)
 		hosted := &v1beta1.HostedCluster{}
-		g.Expect(server.Admin.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "blue"}, hosted)).To(Succeed())
-		hosted.Spec.PausedUntil = ptr.To("false")
-		g.Expect(server.Admin.Update(t.Context(), hosted)).To(Succeed())
+		update(g, t.Context(), hosted, client.ObjectKey{Namespace: w.namespace, Name: "blue"}, func(h *v1beta1.HostedCluster) {
+			h.Spec.PausedUntil = ptr.To("false")
+		})
 		out, err := w.adopt(t.Context(), adopt.Options{}, 1000)
 		g.Expect(err).NotTo(HaveOccurred(), out)
 		w.expectAdopted(g, t.Context(), 3)
@@ -370,6 +370,46 @@ func TestBatches(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred(), out)
 		w.expectAdopted(g, t.Context(), 21)
 	})
+}
+
+// TestTakenOver has another run begin while one removes Machines from their MachineSet.
+func TestTakenOver(t *testing.T) {
+	t.Run("When another run begins meanwhile, the first should stop, and the other adopt all", func(t *testing.T) {
+		g, w := NewWithT(t), newWorld(t, "taken-over", 3)
+		first := hooked{Client: server.Admin, before: func() {
+			out, err := w.adopt(t.Context(), adopt.Options{}, 1000)
+			g.Expect(err).NotTo(HaveOccurred(), out)
+		}, at: &atomic.Int32{}}
+		first.at.Store(4) // it has paused the MachineSet, and announced and removed a Machine
+		var out bytes.Buffer
+		o := adopt.Options{NodePool: w.namespace}
+		err := o.Adopt(t.Context(), first, first, w.key, command.Streams{Out: &out, ErrOut: &out})
+		g.Expect(err).To(MatchError(ContainSubstring("another run has taken MachineSet workers-1 over")))
+		w.expectAdopted(g, t.Context(), 3)
+	})
+}
+
+// hooked calls before in the middle of a run: before the read of the MachineSet that follows so many patches.
+type hooked struct {
+	client.Client
+	before func()
+	at     *atomic.Int32
+}
+
+func (h hooked) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if _, set := object.(*clusterv1.MachineSet); set && h.at.CompareAndSwap(1, 0) {
+		h.before()
+	}
+	return h.Client.Get(ctx, key, object, opts...)
+}
+
+func (h hooked) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	h.at.Add(-1)
+	return h.Client.Patch(ctx, object, patch, opts...)
+}
+
+func (h hooked) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	return h.Client.Apply(ctx, object, opts...)
 }
 
 // TestInterrupted kills the command at each of its writes, and lets another one continue.
@@ -394,9 +434,13 @@ func TestInterrupted(t *testing.T) {
 
 // update changes an object and its status.
 func update[T client.Object](g Gomega, ctx context.Context, object T, key client.ObjectKey, do func(T)) {
-	g.Expect(server.Admin.Get(ctx, key, object)).To(Succeed())
-	do(object)
-	g.Expect(server.Admin.Update(ctx, object.DeepCopyObject().(T))).To(Succeed())
+	g.Eventually(func() error {
+		if err := server.Admin.Get(ctx, key, object); err != nil {
+			return err
+		}
+		do(object)
+		return server.Admin.Update(ctx, object.DeepCopyObject().(T))
+	}).Should(Succeed())
 	g.Eventually(func() error {
 		if err := server.Admin.Get(ctx, key, object); err != nil {
 			return err

@@ -51,6 +51,7 @@ type adoption struct {
 	pool              *karpv1.NodePool
 	class             *v1alpha1.ClusterAPINodeClass
 	deadline          time.Time // of the binding: before Karpenter resumes
+	id, until         string    // what this run writes into the pauses of the MachineSet and of Karpenter
 }
 
 // member is a Machine of the MachineDeployment.
@@ -65,7 +66,7 @@ func (a *adoption) isOwned(m *member) bool {
 	return a.set != nil && metav1.IsControlledBy(m.Machine, a.set)
 }
 func isPaused(set *clusterv1.MachineSet) bool {
-	return set != nil && set.Annotations[clusterv1.PausedAnnotation] == pausedBy
+	return set != nil && strings.HasPrefix(set.Annotations[clusterv1.PausedAnnotation], pausedBy)
 }
 
 // listMachines returns how many Machines the MachineSet has.

@@ -51,8 +51,8 @@ const (
 	// PauseAnnotation is on a HostedCluster that the command pauses: MachineDeployment=spec.pausedUntil=previous spec.pausedUntil.
 	PauseAnnotation = "autonode.io/adoption-pause"
 
-	// pausedBy is the value of Cluster API's annotation on the MachineSet.
-	pausedBy = "autonode-adopt"
+	// pausedBy begins the value of Cluster API's annotation on the MachineSet. The run's ID follows.
+	pausedBy = "autonode-adopt-"
 	// pauseFor is how long an interrupted command leaves Karpenter paused, and margin its end, in which nothing is bound: clocks differ.
 	pauseFor, margin = 5 * time.Minute, time.Minute
 )
@@ -112,13 +112,22 @@ func (a *adoption) pauseSet(ctx context.Context, batch []*member) error {
 		return fmt.Errorf("MachineSet %s is paused: unpause it", a.set.Name)
 	}
 	if err := change(ctx, a.management, a.set, func() {
-		metav1.SetMetaDataAnnotation(&a.set.ObjectMeta, clusterv1.PausedAnnotation, pausedBy)
+		metav1.SetMetaDataAnnotation(&a.set.ObjectMeta, clusterv1.PausedAnnotation, a.id)
 	}); err != nil {
 		return err
 	}
 	return a.await(ctx, a.set, "condition Paused of MachineSet "+a.set.Name, func() bool {
 		return meta.IsStatusConditionTrue(a.set.Status.Conditions, clusterv1.PausedCondition)
 	})
+}
+
+// holds returns an error if another run has paused the MachineSet since, and so continues this one.
+func (a *adoption) holds(ctx context.Context) error {
+	err := a.management.Get(ctx, client.ObjectKeyFromObject(a.set), a.set)
+	if err == nil && a.set.Annotations[clusterv1.PausedAnnotation] != a.id {
+		err = fmt.Errorf("another run has taken MachineSet %s over", a.set.Name)
+	}
+	return err
 }
 
 // release removes Machines from their MachineSet. Cluster API then makes their Cluster the owner, so its cache has the change: a MachineSet
@@ -134,7 +143,10 @@ func (a *adoption) release(ctx context.Context, batch []*member) error {
 				record.Labels[key] = value
 			}
 		}
-		err := a.announce(ctx, m, record)
+		err := a.holds(ctx)
+		if err == nil {
+			err = a.announce(ctx, m, record)
+		}
 		if err == nil {
 			err = change(ctx, a.management, m.Machine, func() {
 				maps.DeleteFunc(m.Labels, func(key, _ string) bool { return record.Labels[key] != "" })
@@ -163,6 +175,9 @@ func (a *adoption) scale(ctx context.Context, _ []*member) error {
 	if err != nil || !isPaused(a.set) {
 		return err
 	}
+	if err := a.holds(ctx); err != nil {
+		return err
+	}
 	if err := change(ctx, a.management, a.deployment, func() { a.deployment.Spec.Replicas = &remain }); err != nil {
 		return err
 	}
@@ -174,7 +189,11 @@ func (a *adoption) resumeSet(ctx context.Context, _ []*member) error {
 	if !isPaused(a.set) {
 		return nil
 	}
-	return change(ctx, a.management, a.set, func() { delete(a.set.Annotations, clusterv1.PausedAnnotation) })
+	return change(ctx, a.management, a.set, func() {
+		if a.set.Annotations[clusterv1.PausedAnnotation] == a.id {
+			delete(a.set.Annotations, clusterv1.PausedAnnotation)
+		}
+	})
 }
 
 // pauseKarpenter pauses Karpenter, and waits until none of its pods is left.
@@ -196,6 +215,7 @@ func (a *adoption) pauseKarpenter(ctx context.Context, batch []*member) error {
 		if already, err := time.Parse(time.RFC3339, previous); previous == "true" || err == nil && already.After(end) {
 			until = previous
 		}
+		a.until = until
 		metav1.SetMetaDataAnnotation(&hosted.ObjectMeta, PauseAnnotation, a.deployment.Name+"="+until+"="+previous)
 		hosted.Spec.PausedUntil = &until
 	}); err != nil {
@@ -230,8 +250,8 @@ func (a *adoption) pauseOf() (written, previous string, paused bool) {
 func (a *adoption) resumeKarpenter(ctx context.Context, _ []*member) error {
 	return change(ctx, a.management, a.hostedCluster, func() {
 		written, previous, paused := a.pauseOf()
-		if !paused {
-			return
+		if !paused || a.until != "" && a.until != written {
+			return // another run has paused it since
 		}
 		delete(a.hostedCluster.Annotations, PauseAnnotation)
 		if ptr.Deref(a.hostedCluster.Spec.PausedUntil, "") == written {
