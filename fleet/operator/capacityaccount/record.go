@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/fleet/division"
@@ -55,11 +56,7 @@ func (r *reconciliation) recordEvents() {
 func grantOf(recorded *autonodev1alpha1.CapacityGrant) division.Grant {
 	grant := division.Grant{Lease: recorded.LeaseUID, Sequence: recorded.Sequence, Limit: division.Amounts{}, Granted: division.Amounts{}}
 	for _, amount := range recorded.Amounts {
-		asked := amount.Granted
-		if amount.Limit != nil {
-			asked = *amount.Limit
-		}
-		if asked != 0 {
+		if asked := ptr.Deref(amount.Limit, amount.Granted); asked != 0 {
 			grant.Limit[amount.Pool] = asked
 		}
 		if amount.Granted != 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -184,10 +185,7 @@ func (c *Controller) publishHash(ctx context.Context, nodeClass *v1alpha1.Cluste
 		return nil
 	}
 	stored := nodeClass.DeepCopy()
-	if nodeClass.Annotations == nil {
-		nodeClass.Annotations = map[string]string{}
-	}
-	nodeClass.Annotations[TemplatesHashAnnotation] = hash
+	metav1.SetMetaDataAnnotation(&nodeClass.ObjectMeta, TemplatesHashAnnotation, hash)
 	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the hash of the templates into the node class: %w", err)
 	}
@@ -210,11 +208,8 @@ func (c *Controller) stamp(ctx context.Context, nodeClass *v1alpha1.ClusterAPINo
 	}
 	stored := nodeClass.DeepCopy()
 	controllerutil.AddFinalizer(nodeClass, v1alpha1.NodeClassFinalizer)
-	if nodeClass.Annotations == nil {
-		nodeClass.Annotations = map[string]string{}
-	}
-	nodeClass.Annotations[v1alpha1.NodeClassHashAnnotation] = nodeClass.Hash()
-	nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = v1alpha1.NodeClassHashVersion
+	metav1.SetMetaDataAnnotation(&nodeClass.ObjectMeta, v1alpha1.NodeClassHashAnnotation, nodeClass.Hash())
+	metav1.SetMetaDataAnnotation(&nodeClass.ObjectMeta, v1alpha1.NodeClassHashVersionAnnotation, v1alpha1.NodeClassHashVersion)
 	if equality.Semantic.DeepEqual(stored.ObjectMeta, nodeClass.ObjectMeta) {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -118,10 +119,7 @@ func taint(node *corev1.Node, nodeClaim *karpv1.NodeClaim) {
 		return
 	}
 	node.Spec.Taints = karpscheduling.Taints(node.Spec.Taints).Merge(nodeClaim.Spec.Taints).Merge(nodeClaim.Spec.StartupTaints)
-	if node.Labels == nil {
-		node.Labels = map[string]string{}
-	}
-	node.Labels[karpv1.NodeDoNotSyncTaintsLabelKey] = "true"
+	metav1.SetMetaDataLabel(&node.ObjectMeta, karpv1.NodeDoNotSyncTaintsLabelKey, "true")
 }
 
 // lacking reports whether a Node may need the taint.

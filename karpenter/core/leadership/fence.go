@@ -24,16 +24,11 @@ var errUnsent = fmt.Errorf("management cluster's API server doesn't accept the r
 // Gate checks when a launch begins. With a slow API server a launch takes minutes, in which this process may lose the Lease. What it sends
 // after that would have its effect when the next leader no longer expects it, and together they would spend more than the cluster may have.
 func (k *Keeper) Fence(inner http.RoundTripper) http.RoundTripper {
-	return fence{keeper: k, inner: inner}
+	return fence{roundTripper{keeper: k, inner: inner}}
 }
 
-type fence struct {
-	keeper *Keeper
-	inner  http.RoundTripper
-}
-
-// WrappedRoundTripper lets client-go find the transport that cancels requests.
-func (f fence) WrappedRoundTripper() http.RoundTripper { return f.inner }
+// fence replaces the RoundTrip of leader election's transport.
+type fence struct{ roundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (f fence) RoundTrip(request *http.Request) (*http.Response, error) {

@@ -445,15 +445,7 @@ func kubeletMaySet(key string) bool {
 	if !qualified {
 		return true
 	}
-	for _, allowed := range []string{"kubelet.kubernetes.io", "node.kubernetes.io"} {
-		if domain == allowed || strings.HasSuffix(domain, "."+allowed) {
-			return true
-		}
-	}
-	for _, reserved := range []string{"kubernetes.io", "k8s.io"} {
-		if domain == reserved || strings.HasSuffix(domain, "."+reserved) {
-			return false
-		}
-	}
-	return true
+	within := func(parent string) bool { return domain == parent || strings.HasSuffix(domain, "."+parent) }
+	reserved := within("kubernetes.io") || within("k8s.io")
+	return !reserved || within("kubelet.kubernetes.io") || within("node.kubernetes.io")
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -188,28 +189,19 @@ func Read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv
 
 // refused returns why the guest can't serve a CRD.
 func refused(live *apiextensionsv1.CustomResourceDefinition) string {
-	if live == nil {
+	if live == nil || !apihelpers.IsCRDConditionFalse(live, apiextensionsv1.NamesAccepted) {
 		return ""
 	}
-	for _, condition := range live.Status.Conditions {
-		if condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse && condition.Message != "" {
-			return fmt.Sprintf("CustomResourceDefinition %s in the guest: %s", live.Name, message.Quote(condition.Message))
-		}
+	why := apihelpers.FindCRDCondition(live, apiextensionsv1.NamesAccepted).Message
+	if why == "" {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("CustomResourceDefinition %s in the guest: %s", live.Name, message.Quote(why))
 }
 
 // IsEstablished reports whether the guest serves a CRD. One that is being deleted, or nil, is not established.
 func IsEstablished(live *apiextensionsv1.CustomResourceDefinition) bool {
-	if live == nil || !live.DeletionTimestamp.IsZero() {
-		return false
-	}
-	for _, condition := range live.Status.Conditions {
-		if condition.Type == apiextensionsv1.Established {
-			return condition.Status == apiextensionsv1.ConditionTrue
-		}
-	}
-	return false
+	return live != nil && live.DeletionTimestamp.IsZero() && apihelpers.IsCRDConditionTrue(live, apiextensionsv1.Established)
 }
 
 // StoredBeyond returns, for each definition, in which versions the guest has stored objects that neither the payload nor the operator
