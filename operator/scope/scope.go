@@ -163,6 +163,14 @@ func (s *Scope) Draining() bool {
 	return s.HostedCluster.Spec.AutoNode == nil || !s.HostedCluster.DeletionTimestamp.IsZero()
 }
 
+// Sooner returns the shorter of two times until a step has to run again; zero is none.
+func Sooner(a, b time.Duration) time.Duration {
+	if b > 0 && (a <= 0 || b < a) {
+		return b
+	}
+	return a
+}
+
 // SetCondition sets a condition of the HostedCluster, for its generation.
 func (s *Scope) SetCondition(condition metav1.Condition) {
 	condition.ObservedGeneration = s.HostedCluster.Generation

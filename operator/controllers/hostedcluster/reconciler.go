@@ -215,9 +215,7 @@ type outcome struct {
 func (o *outcome) err() error { return errors.Join(o.errs...) }
 
 func (o *outcome) requeue(after time.Duration) {
-	if after > 0 && (o.requeueAfter == 0 || after < o.requeueAfter) {
-		o.requeueAfter = after
-	}
+	o.requeueAfter = scope.Sooner(o.requeueAfter, after)
 }
 
 // reconcile chooses the mode and runs its steps.

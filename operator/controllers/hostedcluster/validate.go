@@ -3,7 +3,6 @@
 package hostedcluster
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -112,8 +111,11 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 		}, nil
 	}
 
-	_, _, sleepless := sleep.Decide(hostedCluster, profile, r.clock.Now())
-	if err := cmp.Or(sleepless, nodeupgrade.Check(ctx, r.management, hostedCluster, profile)); err != nil {
+	_, _, err = sleep.Decide(hostedCluster, profile, r.clock.Now())
+	if err == nil {
+		err = nodeupgrade.Check(ctx, r.management, hostedCluster, profile)
+	}
+	if err != nil {
 		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
 	}
 	if s.Cluster == nil {

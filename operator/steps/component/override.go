@@ -25,8 +25,8 @@ func overrideImage(s *scope.Scope, signedOnly bool) string {
 		return s.Karpenter.Image
 	}
 	say := func(status metav1.ConditionStatus, reason, format string, args ...any) {
-		meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{
-			Type: v1beta1.ImageOverridden, Status: status, Reason: reason, ObservedGeneration: s.HostedCluster.Generation,
+		s.SetCondition(metav1.Condition{
+			Type: v1beta1.ImageOverridden, Status: status, Reason: reason,
 			Message: "annotation " + v1beta1.OverrideImageAnnotation + ": " + fmt.Sprintf(format, args...),
 		})
 	}

@@ -9,7 +9,6 @@
 package nodeupgrade
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -86,7 +85,7 @@ func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		if server = n.server(ctx, s); !guest.Unsupported(current, server) {
 			upgrade.Version = current
 		}
-		after = sooner(after, skewRecheck)
+		after = scope.Sooner(after, skewRecheck)
 	}
 	s.NodeUpgrade = upgrade
 
@@ -191,7 +190,7 @@ func (n *NodeUpgrade) policy(ctx context.Context, s *scope.Scope, wanted, curren
 	}
 	if out.Waits == "" {
 		waits, soaked, err := n.ring(ctx, s.HostedCluster)
-		out.Waits, out.Ring, out.Hold, after = waits, waits != "", waits != "", sooner(after, soaked)
+		out.Waits, out.Ring, out.Hold, after = waits, waits != "", waits != "", scope.Sooner(after, soaked)
 		return out, after, err
 	}
 	return out, after, nil
@@ -210,8 +209,10 @@ func Check(ctx context.Context, management client.Reader, hostedCluster *v1beta1
 		return fmt.Errorf("spec.autoNode.nodeUpgrade: on platform %s nodes follow at once; policy has to be %s, without canary, haltOn and after",
 			profile.Platform, v1beta1.NodeUpgradeImmediate)
 	}
-	_, err := parseWindow(upgrade)
-	return cmp.Or(err, checkRings(ctx, management, hostedCluster))
+	if _, err := parseWindow(upgrade); err != nil {
+		return err
+	}
+	return checkRings(ctx, management, hostedCluster)
 }
 
 // parseWindow parses the window of the policy MaintenanceWindow; nil for the others. Errors name the field.
@@ -261,14 +262,6 @@ func waitsForApproval(hostedCluster *v1beta1.HostedCluster, wanted, approved str
 	default:
 		return fmt.Sprintf("approved is %s; %s", approved, message)
 	}
-}
-
-// sooner returns the shorter of two times; zero is none.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
 }
 
 // same compares versions with their builds: another build is another version, which may need approval.

@@ -23,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
 // rings are the rings that a HostedCluster waits for.
@@ -98,7 +99,7 @@ func (n *NodeUpgrade) ring(ctx context.Context, hostedCluster *v1beta1.HostedClu
 		for i := range selected {
 			lacks, remaining, counts := proof(&selected[i], &desired, ring.SoakDuration.Duration, n.Clock.Now())
 			if counts && lacks != "" {
-				texts, after = append(texts, "HostedCluster "+selected[i].Name+" "+lacks), sooner(after, remaining)
+				texts, after = append(texts, "HostedCluster "+selected[i].Name+" "+lacks), scope.Sooner(after, remaining)
 			}
 			if counts {
 				left++

@@ -95,9 +95,7 @@ func (z Sleep) proceed(ctx context.Context, s *scope.Scope, result *scope.Result
 		status.Since = nil
 		drained, err := z.Teardown.Empty(ctx, s)
 		if err != nil || drained.Wait {
-			if after := drained.RequeueAfter; result.RequeueAfter == 0 || after < result.RequeueAfter {
-				result.RequeueAfter = after
-			}
+			result.RequeueAfter = scope.Sooner(result.RequeueAfter, drained.RequeueAfter)
 			return drained.Message, err //nolint:wrapcheck // the same
 		}
 		status.Since, s.Sleep.Asleep = ptr.To(scalar.NewTime(z.Clock.Now()).Stored()), true

@@ -108,9 +108,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	if v.status == metav1.ConditionTrue || v.reason == v1beta1.NodeUpgradeHeldReason || v.reason == v1beta1.WaitsForRingReason {
 		return result, nil // what holds nodes back is watched, or has a time of its own
 	}
-	if result.RequeueAfter == 0 || result.RequeueAfter > recheck {
-		result.RequeueAfter = recheck
-	}
+	result.RequeueAfter = scope.Sooner(result.RequeueAfter, recheck)
 	return result, nil
 }
 
