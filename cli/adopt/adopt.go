@@ -79,7 +79,10 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 func (o *Options) Adopt(ctx context.Context, management, guest client.Client, key client.ObjectKey, streams command.Streams) error {
 	a := &adoption{Options: o, id: pausedBy + rand.String(8)}
 	a.management, a.guest = client.WithFieldOwner(management, cluster.FieldOwner), client.WithFieldOwner(guest, cluster.FieldOwner)
-	if err := cmp.Or(a.readManagement(ctx, key), a.readGuest(ctx)); err != nil {
+	if err := a.readManagement(ctx, key); err != nil {
+		return err
+	}
+	if err := a.readGuest(ctx); err != nil {
 		return err
 	}
 	members, err := a.members(ctx)

@@ -3,7 +3,6 @@
 package adopt
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,7 +74,10 @@ func recordOf(m *clusterv1.Machine) (r Record) {
 // announce writes a Machine's record.
 func (a *adoption) announce(ctx context.Context, m *member, r Record) error {
 	text, err := json.Marshal(r)
-	return cmp.Or(err, change(ctx, a.management, m.Machine, func() { metav1.SetMetaDataAnnotation(&m.ObjectMeta, Annotation, string(text)) }))
+	if err != nil {
+		return err
+	}
+	return change(ctx, a.management, m.Machine, func() { metav1.SetMetaDataAnnotation(&m.ObjectMeta, Annotation, string(text)) })
 }
 
 // await polls an object of the management cluster until done.
@@ -171,8 +173,11 @@ func (a *adoption) isCluster(o metav1.OwnerReference) bool { return o.UID == a.c
 
 // scale sets the MachineDeployment's replicas to the Machines that remain, and waits until the MachineSet has them.
 func (a *adoption) scale(ctx context.Context, _ []*member) error {
+	if !isPaused(a.set) {
+		return nil
+	}
 	remain, err := a.listMachines(ctx)
-	if err != nil || !isPaused(a.set) {
+	if err != nil {
 		return err
 	}
 	if err := a.holds(ctx); err != nil {
@@ -246,7 +251,7 @@ func (a *adoption) pauseOf() (written, previous string, paused bool) {
 	return fields[1], fields[2], true
 }
 
-// resumeKarpenter restores spec.pausedUntil, unless somebody has changed it.
+// resumeKarpenter restores spec.pausedUntil, unless it has another value by now.
 func (a *adoption) resumeKarpenter(ctx context.Context, _ []*member) error {
 	return change(ctx, a.management, a.hostedCluster, func() {
 		written, previous, paused := a.pauseOf()
