@@ -197,17 +197,18 @@ func (r *reconciliation) countConsumers() {
 	r.counter.mu.Lock()
 	defer r.counter.mu.Unlock()
 	rules := conversion.Rules(r.account.pools)
-	for i := range r.account.pools {
-		pool := r.account.pools[i].Name
+	for pool, consumers := range r.consumers {
 		for _, c := range r.clusters {
 			consumed := int64(0)
-			for _, name := range r.consumers[pool][c.namespace] {
+			for _, name := range consumers[c.namespace] {
 				m, ok := r.counter.machines[client.ObjectKey{Namespace: c.namespace, Name: name}]
 				if ok && (c.home.cluster == "" || c.home == m.home) && division.Charges(rules, m.Machine)[pool] > 0 {
 					consumed++
 				}
 			}
-			r.account.limits[pool] += min(consumed, c.used[pool])
+			if consumed = min(consumed, c.used[pool]); consumed > 0 {
+				r.account.limits[pool] += consumed
+			}
 		}
 	}
 }

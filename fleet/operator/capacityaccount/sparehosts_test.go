@@ -202,7 +202,7 @@ func TestSpareHosts(t *testing.T) {
 		g.Expect(h.limit()).To(Equal("4/4"))
 		g.Expect(other.machines()).To(Equal(before + 1))
 	})
-	t.Run("When somebody else has a host, it should not count", func(t *testing.T) {
+	t.Run("When another program has a host, it should not count", func(t *testing.T) {
 		g := NewWithT(t)
 		host := h.add("h-5", "a", "available")
 		g.Expect(unstructured.SetNestedStringMap(host.Object, map[string]string{"name": "control-plane"}, "spec", "consumerRef")).To(Succeed())
