@@ -37,19 +37,30 @@ func TestCrash(t *testing.T) {
 			g.Expect(len(c.machines(g, ctx))).To(BeNumerically(">=", 5))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Expect(len(c.nodes(g, t.Context()))).To(BeNumerically("<", nodes), "it has to be the middle")
-		lease := c.lease(g, t.Context())
-		leader := client.ObjectKey{Namespace: c.namespace(), Name: lease.Labels[v1alpha1.LeaderPodLabel]}
-		g.Expect(world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())
+		takenOver := c.killKarpenter(t)
 		g.Expect(c.guest.Patch(t.Context(), pool, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"limits":null}}`)))).To(Succeed())
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.lease(g, ctx).Spec.HolderIdentity).NotTo(Equal(lease.Spec.HolderIdentity))
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "another one takes over")
+		takenOver()
 
 		c.waitRunning(t, "web")
 		c.waitSettled(t, initialRelease, was)
 		c.scale(t, "web", 0)
 		c.waitNothingLeft(t)
 	})
+}
+
+// killKarpenter kills the active Karpenter. The function that it returns waits until another one is.
+func (c *cluster) killKarpenter(t *testing.T) (takenOver func()) {
+	t.Helper()
+	g := NewWithT(t)
+	lease := c.lease(g, t.Context())
+	leader := client.ObjectKey{Namespace: c.namespace(), Name: lease.Labels[v1alpha1.LeaderPodLabel]}
+	g.Expect(c.world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())
+	return func() {
+		t.Helper()
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.lease(g, ctx).Spec.HolderIdentity).NotTo(Equal(lease.Spec.HolderIdentity))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "another one takes over")
+	}
 }
 
 // lease is Karpenter's.

@@ -11,8 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 
@@ -28,9 +26,7 @@ func (f *fleet) callMidway(t *testing.T, reserved *reservations, replicas int32)
 		g.Expect(count).To(BeNumerically(">", 0))
 	}).WithTimeout(eventually).WithPolling(interval / 10).Should(Succeed())
 	g.Expect(count).To(BeNumerically("<", 10), "it has to be the middle")
-	lease, operators := c.lease(g, t.Context()), &corev1.PodList{}
-	leader := client.ObjectKey{Namespace: c.namespace(), Name: lease.Labels[v1alpha1.LeaderPodLabel]}
-	g.Expect(c.world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())
+	operators, takenOver := &corev1.PodList{}, c.killKarpenter(t)
 	g.Expect(f.management.List(t.Context(), operators, client.InNamespace(localworld.OperatorNamespace))).To(Succeed())
 	g.Expect(operators.Items).NotTo(BeEmpty())
 	for _, pod := range operators.Items {
@@ -39,8 +35,8 @@ func (f *fleet) callMidway(t *testing.T, reserved *reservations, replicas int32)
 	after, _, _ := reserved.now()
 	t.Logf("%d of ten were in use when the first was killed, and %d when all were", count, after)
 	f.scale(t, replicas)
+	takenOver()
 	g.Eventually(func(g Gomega, ctx context.Context) {
-		g.Expect(c.lease(g, ctx).Spec.HolderIdentity).NotTo(Equal(lease.Spec.HolderIdentity), "another Karpenter takes over")
 		for _, pod := range operators.Items {
 			was := pod.Status.ContainerStatuses[0].RestartCount
 			now := &corev1.Pod{}

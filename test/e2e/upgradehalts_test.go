@@ -81,7 +81,7 @@ func TestUpgradeHalts(t *testing.T) {
 		c.waitRunning(t, "web")
 		g.Expect(byVersion(g, t.Context())).To(Equal(map[string]int{oldVersion: 4}), "a launch during the halt gets the former version")
 
-		c.killKarpenter(t)
+		c.killKarpenter(t)()
 		g.Consistently(func(g Gomega, ctx context.Context) {
 			expectHalted(g, ctx)
 			g.Expect(byVersion(g, ctx)).To(Equal(map[string]int{oldVersion: 4}))
@@ -121,10 +121,10 @@ func TestUpgradeHalts(t *testing.T) {
 			return found
 		}
 		canary := next("")
-		c.killKarpenter(t)
+		c.killKarpenter(t)()
 		second := next(canary.UID)
 		g.Expect(second.CreationTimestamp.Sub(canary.CreationTimestamp.Time)).To(BeNumerically(">=", soak), "it comes once the first has soaked")
-		c.killKarpenter(t)
+		c.killKarpenter(t)()
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			hosted := c.hostedCluster(g, ctx)
 			g.Expect(hosted.Status.Version.History[0]).To(And(HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted)))
@@ -140,16 +140,4 @@ func TestUpgradeHalts(t *testing.T) {
 			g.Expect(files.Data).NotTo(HaveKey(upgradeplan.Key))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
-}
-
-// killKarpenter kills the active Karpenter, and waits until another one is.
-func (c *cluster) killKarpenter(t *testing.T) {
-	t.Helper()
-	g := NewWithT(t)
-	lease := c.lease(g, t.Context())
-	leader := client.ObjectKey{Namespace: c.namespace(), Name: lease.Labels[v1alpha1.LeaderPodLabel]}
-	g.Expect(c.world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())
-	g.Eventually(func(g Gomega, ctx context.Context) {
-		g.Expect(c.lease(g, ctx).Spec.HolderIdentity).NotTo(Equal(lease.Spec.HolderIdentity))
-	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "another one takes over")
 }

@@ -424,7 +424,7 @@ func TestAdoptedMachines(t *testing.T) {
 		forged.SetNamespace(namespaceName)
 		g.Expect(karpenter.Create(ctx, forged)).To(MatchError(ContainSubstring("neither a template nor a MachineDeployment")))
 	})
-	t.Run("When anyone changes the mark or its UID, it should be refused", func(t *testing.T) {
+	t.Run("When a user changes the mark or its UID, it should be refused", func(t *testing.T) {
 		g := NewWithT(t)
 		adopted := worker("workers-3", "blue")
 		g.Expect(patch(management, adopted, mark("workers-3", "2"))).To(MatchError(ContainSubstring("nodeclaim-uid")), "it names another NodeClaim")
